@@ -15,6 +15,7 @@ import typer
 from epochal.cli.command_line import (
     BROKERS_HELP,
     ClientConfig,
+    CommandApp,
     Directory,
     argument,
     flag,
@@ -22,7 +23,6 @@ from epochal.cli.command_line import (
     option,
     parse_pairs,
     says_when_interrupted,
-    takes_groups,
 )
 from epochal.cli.editing import (
     CheckpointEdit,
@@ -54,13 +54,12 @@ if TYPE_CHECKING:
     from epochal.tools.edit.offset_targets import Target
     from epochal.tools.edit.survey import Survey
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = CommandApp(add_completion=False, rich_markup_mode=None)
 
 
 @app.command()
-@takes_groups
 def rewind(
-    directory: Directory,
+    edit: CheckpointEdit,
     to_batch: int | None = option("N", "The last batch to keep.", min=0),
     to_datetime: str | None = option(
         "TIME", "Keep the batches planned up to this time, in ISO-8601; without a zone it is UTC."
@@ -69,8 +68,6 @@ def rewind(
         "--keep-sink-files",
         "Do not delete the data files that rewinding removes from the log of --sink.",
     ),
-    *,
-    edit: CheckpointEdit,
 ) -> None:
     """Go back: the query restarts right after a batch, as if later batches had never run.
 
@@ -88,7 +85,7 @@ def rewind(
         assert batch is not None
         return plan_rewind(surveyed, batch, sink=sink, keep_sink_files=keep_sink_files)
 
-    edit.run(directory, "rewind", plan, of_published=False)
+    edit.run("rewind", plan, of_published=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,15 +123,12 @@ class OffsetMove:
 
 
 @app.command("set-offsets")
-@takes_groups
 def set_offsets(
-    directory: Directory,
-    source: str = option("I|NAME", "The source: its index in the query, or its name.", default="0"),
-    *,
+    edit: CheckpointEdit,
     move: OffsetMove,
+    source: str = option("I|NAME", "The source: its index in the query, or its name.", default="0"),
     bootstrap_servers: str | None = option("HOST:PORT", BROKERS_HELP),
     client_config: ClientConfig = None,
-    edit: CheckpointEdit,
 ) -> None:
     """Move a source: add a finished batch from which the query continues at other offsets.
 
@@ -146,19 +140,17 @@ def set_offsets(
     settings = parse_pairs(client_config, "--client-config")
     ask = broker(bootstrap_servers, settings) if bootstrap_servers else no_broker
     plan = partial(plan_set_offsets, source=source, target=move.target(), ask_broker=ask)
-    edit.run(directory, "set-offsets", plan)
+    edit.run("set-offsets", plan)
 
 
 @app.command("migrate-offsets")
-@takes_groups
 def migrate_offsets(
     directory: Directory,
+    flags: Flags,
     to: str = option("v2", "The version to convert to.", default="v2"),
     name: list[str] | None = option(
         "I=NAME", "Name the source with index I, to enable source evolution; may be repeated."
     ),
-    *,
-    flags: Flags,
 ) -> None:
     """Convert the offset log to version 2, in which Spark 4.2 and later can name sources."""
     from epochal.tools.edit.migrate_offsets import plan_migrate
@@ -175,9 +167,8 @@ def migrate_offsets(
 
 
 @app.command()
-@takes_groups
 def repair(
-    directory: Directory,
+    edit: CheckpointEdit,
     code: list[str] | None = option(
         "CODE", "Repair only findings with this code; may be repeated."
     ),
@@ -185,8 +176,6 @@ def repair(
         "UUID", "The query's id, if the file `metadata` is lost. [default: a new id]"
     ),
     rewind: bool = flag("--rewind", "Drop committed batches if nothing else helps."),
-    *,
-    edit: CheckpointEdit,
 ) -> None:
     """Repair what `verify` finds, as far as that is safe; list what is left and what would help.
 
@@ -198,12 +187,11 @@ def repair(
     options = RepairOptions(
         query_id=query_id or str(uuid.uuid4()), codes=frozenset(code or ()), may_go_back=rewind
     )
-    run_repair(directory, edit, "repair", options, lambda _: True)
+    run_repair(edit, "repair", options, lambda _: True)
 
 
 @app.command()
-@takes_groups
-def publish(directory: Directory, *, flags: Flags) -> None:
+def publish(directory: Directory, flags: Flags) -> None:
     """Give the newest state of a continuous query Spark's names, so that Spark can run the query.
 
     A query that is stopped does this itself. After a crash its newest state is in `epochs` only.
@@ -216,9 +204,9 @@ def publish(directory: Directory, *, flags: Flags) -> None:
 
 
 @app.command()
-@takes_groups
 def copy(
     directory: Directory,
+    flags: Flags,
     destination: str = argument("DEST", "An empty directory for the copy: a path or a URL."),
     map_: list[str] | None = option(
         "OLD=NEW", "An input or output path that has moved as well; may be repeated.", "--map"
@@ -226,8 +214,6 @@ def copy(
     sink: str | None = option(
         "OUTPUT", "A moved output directory; --map also applies to its sink log."
     ),
-    *,
-    flags: Flags,
 ) -> None:
     """Copy a checkpoint to another directory or storage, and adapt the paths inside it.
 
@@ -264,9 +250,9 @@ def copy(
 
 
 @app.command("undo")
-@takes_groups
 def undo_command(
     directory: Directory,
+    flags: Flags,
     entry: str | None = argument("ID", "The edit to undo. [default: the newest]", default=None),
     list_: bool = flag("--list", "List the edits of this checkpoint."),
     prune: bool = flag("--prune", "Forget finished edits, so that they cannot be undone any more."),
@@ -274,8 +260,6 @@ def undo_command(
         "OUTPUT", "The output directory of the file sink that the edit changed."
     ),
     other: str | None = option("CHECKPOINT", "The other checkpoint of a switch."),
-    *,
-    flags: Flags,
 ) -> None:
     """Undo an edit, byte for byte. Edits are undone in reverse order, newest first.
 

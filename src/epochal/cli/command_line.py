@@ -19,7 +19,7 @@ from dataclasses import dataclass, is_dataclass
 from difflib import get_close_matches
 from functools import wraps
 from importlib import import_module
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, TypeVar, get_type_hints
 
 import typer
 from typer.core import TyperGroup
@@ -29,6 +29,8 @@ from epochal.files import Bounds, Files, open_files
 
 if TYPE_CHECKING:
     from epochal.tools.edit.edit_file_log import NamedSink
+
+Command = TypeVar("Command", bound=Callable[..., Any])
 
 EXIT_INTERRUPTED = 130
 NOTHING_CHANGED = "Interrupted. Nothing was changed."
@@ -80,7 +82,7 @@ def group_class(commands: Mapping[str, str]) -> type[CommandGroup]:
 
 def group_app(name: str, help_text: str, commands: Mapping[str, str] | None = None) -> typer.Typer:
     """The app of a group; without arguments it shows its help."""
-    return typer.Typer(
+    return CommandApp(
         name=name,
         cls=group_class(commands or {}),
         help=help_text,
@@ -100,7 +102,6 @@ def option(metavar: str, meaning: str, *names: str, default: Any = None, **rest:
 
 
 def flag(name: str, meaning: str) -> Any:
-    """An option without a value."""
     return typer.Option(False, name, help=meaning)
 
 
@@ -124,9 +125,6 @@ NoFileSink = Annotated[
 Operator = Annotated[int, typer.Option(metavar="N", help="The id of the stateful operator.")]
 Store = Annotated[
     str, typer.Option(metavar="NAME", help="The state store, if the operator has several.")
-]
-Variable = Annotated[
-    str | None, typer.Option(metavar="NAME", help="A state variable of transformWithState.")
 ]
 Timers = Annotated[bool, typer.Option("--timers", help="Use the timers of transformWithState.")]
 Conf = Annotated[
@@ -204,22 +202,46 @@ class SinkFlags:
         return NamedSink(None if self.sink is None else open_place(self.sink), self.no_file_sink)
 
 
-def takes_groups(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of a dataclass in place of each parameter that is one."""
+@dataclass(frozen=True, kw_only=True)
+class StoreChoice:
+    """A store of an operator, or a variable."""
+
+    operator: Operator = 0
+    store: Store = "default"
+    variable: Annotated[
+        str | None, typer.Option(metavar="NAME", help="A state variable of transformWithState.")
+    ] = None
+
+
+class CommandApp(typer.Typer):
+    """An app whose commands may take groups of options, which are dataclasses."""
+
+    def command(self, *args: Any, **rest: Any) -> Callable[[Command], Command]:
+        register = super().command(*args, **rest)
+
+        def add(command: Command) -> Command:
+            register(_spread_groups(command))
+            return command
+
+        return add
+
+
+def _spread_groups(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Replace each parameter that is a group by its options, which follow the command's own."""
     signature = inspect.signature(command, eval_str=True)
-    parameters: list[inspect.Parameter] = []
+    own: list[inspect.Parameter] = []
+    grouped: list[inspect.Parameter] = []
     groups: dict[str, tuple[Any, list[str]]] = {}
     for parameter in signature.parameters.values():
-        own = [parameter]
         group = parameter.annotation
-        if isinstance(group, type) and is_dataclass(group):
-            hints = get_type_hints(group, include_extras=True)
-            own = [
-                option.replace(annotation=hints[option.name])
-                for option in inspect.signature(group).parameters.values()
-            ]
-            groups[parameter.name] = group, [option.name for option in own]
-        parameters += [option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in own]
+        if not (isinstance(group, type) and is_dataclass(group)):
+            own.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+            continue
+        hints = get_type_hints(group, include_extras=True)
+        options = inspect.signature(group).parameters
+        grouped += [option.replace(annotation=hints[name]) for name, option in options.items()]
+        groups[parameter.name] = group, list(options)
+    parameters = [*own, *grouped]
 
     @wraps(command)
     def run(**arguments: Any) -> None:

@@ -10,7 +10,7 @@ import re
 import shlex
 import sys
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -21,6 +21,7 @@ import typer
 from epochal.checkpoint.layout import STATE
 from epochal.cli.command_line import (
     NOTHING_CHANGED,
+    Directory,
     Json,
     SinkFlags,
     flag,
@@ -85,7 +86,6 @@ class Flags:
     )
 
     def conditions(self, places: Sequence[Files | None] = ()) -> Conditions:
-        """The conditions under which this run applies edits."""
         return Conditions(
             run_id=f"tool-{uuid.uuid4()}",
             settle_seconds=self.settle_seconds,
@@ -96,22 +96,19 @@ class Flags:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointEdit(Flags, SinkFlags):
-    """The options of commands that change a checkpoint together with its file sink."""
+    """What commands take that change a checkpoint together with its file sink."""
+
+    directory: Directory
 
     def run(
-        self,
-        directory: str,
-        command: str,
-        make_plan: Callable[..., Plan],
-        *,
-        of_published: bool = True,
+        self, command: str, make_plan: Callable[..., Plan], *, of_published: bool = True
     ) -> None:
         """Show or apply what `make_plan` returns for a survey, and for the file sink as `sink=`."""
         from epochal.tools.edit.edit_file_log import find_sink
         from epochal.tools.edit.rewind import require_published
         from epochal.tools.edit.survey import survey
 
-        files, named = open_place(directory), self.open()
+        files, named = open_place(self.directory), self.open()
 
         def plan() -> Plan:
             surveyed = survey(files)
@@ -237,7 +234,11 @@ def _show_plan(plan: Plan, more: Callable[[], dict[str, object]], flags: Flags) 
     for name in sorted({change.root for change in plan.changes if change.root}):
         print_line(f"also changes files in {plan.roots[name].url}")
     if plan.changes and flags.verbose:
-        print_table(FILE_COLUMNS, file_rows(plan.changes))
+        rows = [
+            (change.action, _name_path(change, change.path), size_text(change.size), change.why)
+            for change in plan.changes
+        ]
+        print_table(FILE_COLUMNS, rows)
     elif plan.changes:
         print_table(DIRECTORY_COLUMNS, directory_rows(plan.changes))
     for line in plan.details:
@@ -323,7 +324,6 @@ def parse_moment(text: str) -> int:
 
 
 def run_repair(
-    directory: str,
     edit: CheckpointEdit,
     command: str,
     options: RepairOptions,
@@ -343,7 +343,7 @@ def run_repair(
     from epochal.tools.verify.remedies import with_places
     from epochal.tools.verify.verify import verify
 
-    files, named = open_place(directory), edit.open()
+    files, named = open_place(edit.directory), edit.open()
     planned: list[Left] = []
     depth = depth_to_find(options.codes)
     sink = named.place
@@ -409,14 +409,6 @@ def word_for_epochs(plan: Plan) -> Plan:
         warnings=tuple(map(of_epochs, plan.warnings)),
         changes=tuple(replace(change, why=of_epochs(change.why)) for change in plan.changes),
     )
-
-
-def file_rows(changes: Iterable[Change]) -> list[tuple[str, ...]]:
-    """A row for each changed file."""
-    return [
-        (change.action, _name_path(change, change.path), size_text(change.size), change.why)
-        for change in changes
-    ]
 
 
 def directory_rows(changes: Sequence[Change]) -> list[tuple[str, ...]]:

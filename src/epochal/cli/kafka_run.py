@@ -38,8 +38,6 @@ FLUSH_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitJob:
-    """Which query's position is committed to which group."""
-
     checkpoint: Checkpoint
     query_id: str
     source: str | None

@@ -180,7 +180,6 @@ def _report(
 
 
 def to_json(report: UpgradeReport) -> dict[str, Any]:
-    """A report as JSON."""
     return {
         "checkpoint": report.checkpoint,
         "outcome": report.outcome.name.lower().replace("_", " "),
@@ -191,9 +190,9 @@ def to_json(report: UpgradeReport) -> dict[str, Any]:
                 "subject": difference.subject,
                 "was": difference.was,
                 "wants": difference.wants,
-                "verdict": _VERDICTS[type(difference.verdict).__name__],
+                "verdict": difference.verdict.word,
                 "why": difference.verdict.why,
-                "command": getattr(difference.verdict, "command", None) or None,
+                "command": difference.verdict.command or None,
                 "refusedWith": difference.refusal or None,
                 "silent": difference.is_silent,
             }
@@ -203,20 +202,11 @@ def to_json(report: UpgradeReport) -> dict[str, Any]:
     }
 
 
-_VERDICTS = {
-    "Safe": "safe",
-    "AfterCommand": "after a command",
-    "Unclear": "unclear",
-    "Impossible": "impossible",
-}
-
-
 def print_check(report: UpgradeReport) -> None:
-    """Print a report for people."""
     asks_for_sink = False
     for difference in report.differences:
-        command = getattr(difference.verdict, "command", None)
-        print_line(f"{_VERDICTS[type(difference.verdict).__name__]}: {difference.subject}")
+        command = difference.verdict.command
+        print_line(f"{difference.verdict.word}: {difference.subject}")
         print_text(f"  checkpoint: {difference.was}", " " * 14)
         print_text(f"  query:      {difference.wants}", " " * 14)
         print_text(f"  {difference.verdict.why}.")

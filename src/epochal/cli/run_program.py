@@ -158,8 +158,6 @@ MOST_LOOKS = 10
 
 @dataclass(frozen=True, slots=True)
 class WouldStart:
-    """A query that the program would have started."""
-
     writer: Any
     name: str
     checkpoint: str
@@ -231,7 +229,6 @@ class NotStarted:
 
 
 def collect_queries(path: Path, arguments: Sequence[str], spark: SparkSession) -> list[WouldStart]:
-    """Run a program and return the queries that it would have started."""
     starts: list[WouldStart] = []
     with intercept_starts(starts.append), _own_imports(path.resolve().parent):
         try:

@@ -16,16 +16,13 @@ from epochal.cli.command_line import (
     KEY_HELP,
     Directory,
     Json,
-    Operator,
-    Store,
+    StoreChoice,
     Timers,
-    Variable,
     group_app,
     open_place,
     option,
     parse_json,
     says_when_interrupted,
-    takes_groups,
 )
 from epochal.cli.printing.checkpoint_text import print_report
 from epochal.cli.printing.output import print_json, print_line, print_table, print_text, progress
@@ -52,7 +49,14 @@ app = group_app(
 
 
 JsonLines = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
-Limit = Annotated[int | None, typer.Option(metavar="N", help="Show at most N rows.", min=0)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowsShown:
+    limit: int | None = option("N", "Show at most N rows.", min=0)
+    as_json: JsonLines = False
+
+
 Batch = Annotated[
     int | None, typer.Option(metavar="N", help="Read the state as of this batch. [default: newest]")
 ]
@@ -61,18 +65,24 @@ _KEY_SCHEMA = (
     '"user string, n bigint".'
 )
 _VALUE_SCHEMA = "The columns of the value, likewise."
-KeySchema = Annotated[str | None, typer.Option(metavar="DDL", help=_KEY_SCHEMA)]
-ValueSchema = Annotated[str | None, typer.Option(metavar="DDL", help=_VALUE_SCHEMA)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class StoreSelection:
+class StoreAtBatch(StoreChoice):
+    directory: Directory
+    batch: Batch = None
+    key_schema: str | None = option("DDL", _KEY_SCHEMA)
+    value_schema: str | None = option("DDL", _VALUE_SCHEMA)
+
+    def open(self) -> StateBatch:
+        return open_state(self.directory, self.batch, self.key_schema, self.value_schema)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreSelection(StoreChoice):
     """The store, or the part of one, whose rows are read."""
 
-    operator: Operator = 0
-    store: Store = "default"
     side: str | None = option("left|right", "Read the rows that one side of a join keeps.")
-    variable: Variable = None
     timers: Timers = False
 
     def reader(self, opened: StateBatch) -> StateReader:
@@ -92,10 +102,7 @@ class StoreSelection:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BatchSelection(StoreSelection):
-    """The rows of a store as of a batch."""
-
-    batch: Batch = None
+class BatchSelection(StoreSelection, StoreAtBatch):
     partition: int | None = option("N", "Read only this partition.")
     key_schema: str | None = option(
         "DDL", f"{_KEY_SCHEMA} With --side, the columns of the join key."
@@ -103,9 +110,6 @@ class BatchSelection(StoreSelection):
     value_schema: str | None = option(
         "DDL", f"{_VALUE_SCHEMA} With --side, the columns of that side."
     )
-
-    def open(self, directory: str) -> StateBatch:
-        return open_state(directory, self.batch, self.key_schema, self.value_schema)
 
 
 @app.command()
@@ -136,50 +140,38 @@ def show(directory: Directory, batch: Batch = None, as_json: Json = False) -> No
 
 
 @app.command()
-@takes_groups
 def read(
-    directory: Directory,
-    *,
     of: BatchSelection,
+    shown: RowsShown,
     changes_since: int | None = option(
         "N", "Show what batch N and later ones changed, instead of the rows."
     ),
-    limit: Limit = None,
-    as_json: JsonLines = False,
 ) -> None:
     """Show the rows of a store, or what changed in it."""
     from epochal.tools.read_state.changes import open_changes
 
-    opened = of.open(directory)
+    opened = of.open()
     if changes_since is None:
         reader = of.reader(opened)
     else:
         reader = open_changes(
             opened, changes_since, of.operator, of.store, state_variable=of.variable
         )
-    show_rows(reader, of.partition, limit, as_json=as_json)
+    show_rows(reader, of.partition, shown)
 
 
 @app.command()
 def get(
-    directory: Directory,
-    key: str = option("JSON", KEY_HELP, default=...),
-    operator: Operator = 0,
-    store: Store = "default",
-    batch: Batch = None,
-    variable: Variable = None,
-    key_schema: KeySchema = None,
-    value_schema: ValueSchema = None,
-    as_json: JsonLines = False,
+    of: StoreAtBatch, key: str = option("JSON", KEY_HELP, default=...), as_json: JsonLines = False
 ) -> None:
     """Show the rows of one key. The exit status is 1 if there are none."""
     from epochal.tools.read_state.read import open_store, rows_with_key
 
-    opened = open_state(directory, batch, key_schema, value_schema)
-    reader = open_store(opened, operator, store, state_variable=variable)
+    opened = of.open()
+    reader = open_store(opened, of.operator, of.store, state_variable=of.variable)
     wanted = parse_json(key, "--key")
     with progress("reading", "partition") as advance, reporting(advance):
-        rows = rows_with_key(reader, wanted, opened.operator_name(operator))
+        rows = rows_with_key(reader, wanted, opened.operator_name(of.operator))
     if as_json:
         _write_lines(rows)
     elif rows:
@@ -191,9 +183,10 @@ def get(
 
 
 @app.command()
-@takes_groups
 def diff(
     directory: Directory,
+    of: StoreSelection,
+    shown: RowsShown,
     other: str | None = option(
         "DIR", "Another checkpoint, as the new side: shows what it has that DIR has not."
     ),
@@ -205,10 +198,6 @@ def diff(
     to_batch: int | None = option(
         "N", "The batch of the new side, in DIR or in --other. [default: newest]"
     ),
-    *,
-    of: StoreSelection,
-    limit: Limit = None,
-    as_json: JsonLines = False,
 ) -> None:
     """Compare two batches, or two checkpoints. The exit status is 1 if they differ.
 
@@ -225,8 +214,8 @@ def diff(
     earlier = open_state(directory, from_batch)
     readers = [of.reader(opened) for opened in (earlier, later)]
     with progress("reading", "partition") as advance, reporting(advance):
-        changes = compare_stores(*readers, limit=limit)
-    if as_json:
+        changes = compare_stores(*readers, limit=shown.limit)
+    if shown.as_json:
         _write_lines([row.as_json() for row in changes.rows])
     else:
         places = ("", "") if other is None else (f" of {directory}", f" of {other}")
@@ -245,19 +234,16 @@ def diff(
 
 
 @app.command()
-@takes_groups
 def export(
-    directory: Directory,
+    of: BatchSelection,
     to: str = option(
         "FILE", "The file to write: FILE.parquet, FILE.csv or FILE.jsonl.", default=...
     ),
-    *,
-    of: BatchSelection,
 ) -> None:
     """Write the rows of a store to a file; its name chooses Parquet, CSV or JSON lines."""
     from epochal.tools.read_state.export import export_state
 
-    reader = of.reader(of.open(directory))
+    reader = of.reader(of.open())
     left = f"Interrupted. {to} was not written."
     bar = progress("exporting", "partition")
     with says_when_interrupted(lambda: left), bar as advance, reporting(advance):
@@ -267,22 +253,15 @@ def export(
 
 @app.command()
 def stats(
-    directory: Directory,
-    operator: Operator = 0,
-    store: Store = "default",
-    batch: Batch = None,
-    variable: Variable = None,
+    of: StoreAtBatch,
     largest: int = option("N", "Show the N largest keys of each partition.", default=3, min=0),
-    key_schema: KeySchema = None,
-    value_schema: ValueSchema = None,
     as_json: Json = False,
 ) -> None:
     """Count the rows and bytes of each partition, and show the skew and the largest keys."""
     from epochal.tools.read_state.read import open_reader
     from epochal.tools.read_state.stored_rows import measure_store
 
-    opened = open_state(directory, batch, key_schema, value_schema)
-    reader = open_reader(opened, operator, store, state_variable=variable)
+    reader = open_reader(of.open(), of.operator, of.store, state_variable=of.variable)
     with progress("reading", "partition") as advance, reporting(advance):
         measured = measure_store(reader, largest=largest)
     if as_json:
@@ -352,15 +331,13 @@ def open_state(
         raise
 
 
-def show_rows(
-    reader: StateReader, partition: int | None, limit: int | None, *, as_json: bool
-) -> None:
-    """Print all rows as JSON lines, or the first rows as a table."""
+def show_rows(reader: StateReader, partition: int | None, shown: RowsShown) -> None:
     from epochal.tools.read_state.export import json_batches
 
+    limit, as_json = shown.limit, shown.as_json
     most = limit if as_json or limit is not None else ROWS_SHOWN + 1
     left = most
-    shown: list[dict[str, Any]] = []
+    table: list[dict[str, Any]] = []
     bar = progress("reading", "partition", while_printing=as_json)
     with bar as advance, reporting(advance):
         for rows in json_batches(reader, partition):
@@ -368,15 +345,15 @@ def show_rows(
             if as_json:
                 _write_lines(some)
             else:
-                shown += some
+                table += some
             if left is not None:
                 left -= len(some)
                 if left <= 0:
                     break
     if as_json:
         return
-    more = limit is None and len(shown) > ROWS_SHOWN
-    _table(reader, shown[:ROWS_SHOWN] if more else shown)
+    more = limit is None and len(table) > ROWS_SHOWN
+    _table(reader, table[:ROWS_SHOWN] if more else table)
     if more:
         print_text(
             "... and more. Use --limit or --json to see them, `epochal state stats` to count them."

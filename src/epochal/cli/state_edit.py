@@ -16,21 +16,18 @@ from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import typer
-
 from epochal.checkpoint.layout import STATE
 from epochal.cli.command_line import (
     KEY_HELP,
-    Directory,
+    CommandApp,
     Operator,
     Store,
+    StoreChoice,
     Timers,
-    Variable,
     flag,
     option,
     parse_json,
     parse_pairs,
-    takes_groups,
 )
 from epochal.cli.editing import CheckpointEdit, run_repair
 from epochal.errors import OptionError
@@ -41,24 +38,20 @@ if TYPE_CHECKING:
 
 NEW_OPERATOR_HELP = "The number of the operator that is made."
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = CommandApp(add_completion=False, rich_markup_mode=None)
 
 
 @dataclass(frozen=True, kw_only=True)
-class StoreRows:
+class StoreRows(StoreChoice):
     """The rows to change, if they are in a file, and the store that has them."""
 
     rows_file: str | None = option(
         "FILE", "A file of JSON lines; - means standard input.", "--file"
     )
-    operator: Operator = 0
-    store: Store = "default"
-    variable: Variable = None
     timers: Timers = False
 
     def change(
         self,
-        directory: str,
         edit: CheckpointEdit,
         command: str,
         rows: Iterable[tuple[dict[str, Any], dict[str, Any] | None]],
@@ -74,18 +67,15 @@ class StoreRows:
             variable=self.variable,
             timers=self.timers,
         )
-        edit.run(directory, command, plan)
+        edit.run(command, plan)
 
 
 @app.command()
-@takes_groups
 def put(
-    directory: Directory,
+    edit: CheckpointEdit,
+    of: StoreRows,
     key: str | None = option("JSON", KEY_HELP),
     value: str | None = option("JSON", "The value as a JSON object, as `read --json` prints it."),
-    *,
-    of: StoreRows,
-    edit: CheckpointEdit,
 ) -> None:
     """Set the value of one key, or of every key in a file ({"key": {...}, "value": {...}}).
 
@@ -101,18 +91,11 @@ def put(
             (_key_of(row, n), _value_of(row, n))
             for n, row in enumerate(json_lines(of.rows_file), 1)
         ]
-    of.change(directory, edit, "state-put", rows)
+    of.change(edit, "state-put", rows)
 
 
 @app.command()
-@takes_groups
-def delete(
-    directory: Directory,
-    key: str | None = option("JSON", KEY_HELP),
-    *,
-    of: StoreRows,
-    edit: CheckpointEdit,
-) -> None:
+def delete(edit: CheckpointEdit, of: StoreRows, key: str | None = option("JSON", KEY_HELP)) -> None:
     """Delete one key, or every key in a file ({"key": {...}}, as `read --json` prints it)."""
     if (key is None) == (of.rows_file is None):
         raise OptionError("Give --key or --file.")
@@ -120,43 +103,37 @@ def delete(
         keys = [_object(key, "--key")]
     else:
         keys = [_key_of(row, n) for n, row in enumerate(json_lines(of.rows_file), 1)]
-    of.change(directory, edit, "state-delete", [(deleted, None) for deleted in keys])
+    of.change(edit, "state-delete", [(deleted, None) for deleted in keys])
 
 
 @app.command()
-@takes_groups
 def repartition(
-    directory: Directory,
-    partitions: int = option("N", "The new number of partitions.", default=...),
-    *,
     edit: CheckpointEdit,
+    partitions: int = option("N", "The new number of partitions.", default=...),
 ) -> None:
     """Change the number of state partitions of all operators."""
     from epochal.tools.edit_state.repartition import plan_repartition
 
-    edit.run(directory, "state-repartition", partial(plan_repartition, partitions=partitions))
+    edit.run("state-repartition", partial(plan_repartition, partitions=partitions))
 
 
 @app.command()
-@takes_groups
 def convert(
-    directory: Directory,
-    to: str = option("hdfs|rocksdb", "The state store provider to convert to.", default=...),
-    *,
     edit: CheckpointEdit,
+    to: str = option("hdfs|rocksdb", "The state store provider to convert to.", default=...),
 ) -> None:
     """Convert the state to the other provider, if that provider can store its rows."""
     from epochal.tools.edit_state.convert import plan_convert
 
     if to not in FORMATS_BY_NAME:
         raise OptionError(f"--to must be {' or '.join(FORMATS_BY_NAME)}, not {to!r}.")
-    edit.run(directory, "state-convert", partial(plan_convert, to=FORMATS_BY_NAME[to]))
+    edit.run("state-convert", partial(plan_convert, to=FORMATS_BY_NAME[to]))
 
 
 @app.command()
-@takes_groups
 def evolve(
-    directory: Directory,
+    edit: CheckpointEdit,
+    of: StoreChoice,
     add: list[str] | None = option(
         "NAME:TYPE[=JSON]",
         "Add a value column, with this value or null in every row; may be repeated.",
@@ -175,32 +152,26 @@ def evolve(
         "--from",
     ),
     add_keys: bool = flag("--add-keys", "With --from: add keys that only the table has."),
-    operator: Operator = 0,
-    store: Store = "default",
-    variable: Variable = None,
-    *,
-    edit: CheckpointEdit,
 ) -> None:
     """Change the schema of stored values for a changed query."""
     from epochal.tools.edit_state.evolve import plan_backfill, plan_evolve
 
     if table is None and add_keys:
         raise OptionError("--add-keys adds keys of a table: name it with --from.")
-    if table is not None and variable is not None:
+    if table is not None and of.variable is not None:
         raise OptionError("--from fills aggregates, not variables: give --variable or --from.")
     steps = _steps(rename, widen, add, after)
-    of: dict[str, Any] = {"steps": steps, "operator_id": operator, "store_name": store}
     if table is not None:
-        plan = partial(plan_backfill, table=table, add_keys=add_keys, **of)
+        evolve_state = partial(plan_backfill, table=table, add_keys=add_keys)
     else:
-        plan = partial(plan_evolve, variable=variable, **of)
-    edit.run(directory, "state-evolve", plan)
+        evolve_state = partial(plan_evolve, variable=of.variable)
+    plan = partial(evolve_state, steps=steps, operator_id=of.operator, store_name=of.store)
+    edit.run("state-evolve", plan)
 
 
 @app.command()
-@takes_groups
 def rekey(
-    directory: Directory,
+    edit: CheckpointEdit,
     key_function: str = option(
         "MODULE:FUNCTION",
         "Called with each key and value, as `read --json` prints them. Returns the new key, the "
@@ -215,8 +186,6 @@ def rekey(
     value_schema: str | None = option("DDL", "The columns of the new value, likewise."),
     operator: Operator = 0,
     store: Store = "default",
-    *,
-    edit: CheckpointEdit,
 ) -> None:
     """Give the rows of an operator other keys, with a function of yours."""
     from epochal.tools.edit_state.rekey import plan_rekey
@@ -234,41 +203,35 @@ def rekey(
         operator_id=operator,
         store_name=store,
     )
-    edit.run(directory, "state-rekey", plan)
+    edit.run("state-rekey", plan)
 
 
 @app.command()
-@takes_groups
 def split(
-    directory: Directory,
+    edit: CheckpointEdit,
     columns: str = option(
         "NAME,NAME", "The value columns that the new operator gets.", default=...
     ),
     to: int = option("N", NEW_OPERATOR_HELP, default=...),
     operator: Operator = 0,
-    *,
-    edit: CheckpointEdit,
 ) -> None:
     """Move some value columns of an operator to a new operator with the same keys."""
     from epochal.tools.edit_state.reshape import plan_split
 
     names = [name.strip() for name in columns.split(",")]
     plan = partial(plan_split, columns=names, to=to, operator_id=operator)
-    edit.run(directory, "state-split", plan)
+    edit.run("state-split", plan)
 
 
 @app.command()
-@takes_groups
 def merge(
-    directory: Directory,
+    edit: CheckpointEdit,
     other: int = option("N", "The operator whose columns are added. It ends.", default=...),
     operator: Operator = 0,
     fill: list[str] | None = option(
         "NAME=JSON",
         "What a column has for keys that its operator lacks, instead of null; may be repeated.",
     ),
-    *,
-    edit: CheckpointEdit,
 ) -> None:
     """Merge the state of two operators with the same keys into one."""
     from epochal.tools.edit_state.reshape import plan_merge
@@ -276,27 +239,23 @@ def merge(
     pairs = parse_pairs(fill, "--fill", "NAME=JSON")
     values = {name: parse_json(text, "--fill") for name, text in pairs.items()}
     plan = partial(plan_merge, other=other, operator_id=operator, fill=values)
-    edit.run(directory, "state-merge", plan)
+    edit.run("state-merge", plan)
 
 
 @app.command()
-@takes_groups
 def move(
-    directory: Directory,
+    edit: CheckpointEdit,
     to: int = option("N", NEW_OPERATOR_HELP, default=...),
     operator: Operator = 0,
-    *,
-    edit: CheckpointEdit,
 ) -> None:
     """Give the state of an operator another number, for a query that numbers them otherwise."""
     from epochal.tools.edit_state.reshape import plan_move
 
-    edit.run(directory, "state-move", partial(plan_move, operator_id=operator, to=to))
+    edit.run("state-move", partial(plan_move, operator_id=operator, to=to))
 
 
 @app.command()
-@takes_groups
-def repair(directory: Directory, *, edit: CheckpointEdit) -> None:
+def repair(edit: CheckpointEdit) -> None:
     """Remove damaged snapshots; if a delta is lost, go back to the newest batch that loads.
 
     This is `epochal checkpoint repair --rewind`, limited to what `verify` finds in the state.
@@ -304,7 +263,6 @@ def repair(directory: Directory, *, edit: CheckpointEdit) -> None:
     from epochal.tools.edit.repair_draft import RepairOptions
 
     run_repair(
-        directory,
         edit,
         "state-repair",
         RepairOptions(query_id=str(uuid.uuid4()), may_go_back=True),

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import typer
 
 from epochal.checkpoint.claim import Claim, ClaimAttempt
 from epochal.cli.command_line import (
+    CommandApp,
     Directory,
     Json,
     NoFileSink,
@@ -19,7 +19,6 @@ from epochal.cli.command_line import (
     flag,
     open_place,
     option,
-    takes_groups,
 )
 from epochal.cli.editing import Execute, Flags, Verbose, run_edit
 from epochal.cli.printing.output import EXIT_FINDINGS, print_json, print_line, print_text, progress
@@ -38,13 +37,14 @@ if TYPE_CHECKING:
 TRIES = 3
 """A running query may delete files while they are copied. Then a newer epoch is cloned."""
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None)
+app = CommandApp(add_completion=False, rich_markup_mode=None)
 
 
 @app.command()
-@takes_groups
 def switch(
     directory: Directory,
+    flags: Flags,
+    sink: SinkFlags,
     to: str | None = option(
         "DEST",
         "The checkpoint to go on with: an empty directory, or a clone that ends at the same place.",
@@ -52,8 +52,6 @@ def switch(
     back: str | None = option(
         "FROM", "Return to DIR, from the checkpoint to which the query was switched."
     ),
-    *,
-    sink: SinkFlags,
     output_restored: bool = flag(
         "--output-restored",
         "With --back: the output is as it was at the switch, or may have rows twice.",
@@ -64,7 +62,6 @@ def switch(
         "does. Not for Spark's own queries.",
     ),
     timeout: float = option("SECONDS", "How long to wait for the query.", default=120.0, min=0),
-    flags: Flags,
 ) -> None:
     """Switch a query to another checkpoint at the end of an epoch, or back.
 
@@ -170,7 +167,10 @@ def _run(
     if stop_seconds is not None and Journal(opened).unfinished() is None:
         wait_for_stop(closed, stop_seconds, as_json=flags.as_json)
     try:
-        with _own_closed(closed, flags):
+        conditions = flags.conditions()
+        # None of our queries may run meanwhile on the checkpoint that is closed.
+        with Claim.acquire(closed, conditions.run_id, purpose="switch"):
+            require_quiet(closed, conditions)
             run_edit(opened, COMMAND, plan, flags, places=[closed, named.place])
     except EpochalError:
         if stop_seconds is not None:
@@ -180,15 +180,6 @@ def _run(
                 err=True,
             )
         raise
-
-
-@contextmanager
-def _own_closed(files: Files, flags: Flags) -> Iterator[None]:
-    """Own the checkpoint that is closed, too: none of our queries runs on it meanwhile."""
-    conditions = flags.conditions()
-    with Claim.acquire(files, conditions.run_id, purpose="switch"):
-        require_quiet(files, conditions)
-        yield
 
 
 @app.command("stop")

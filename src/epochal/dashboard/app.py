@@ -51,8 +51,6 @@ STATIC = {
 
 
 class Dashboard:
-    """The web application that shows a board."""
-
     def __init__(
         self,
         board: Board,

@@ -48,8 +48,6 @@ COPIED = (
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """The position of one source."""
-
     kind: str
     total: int | None
     """As one number: for Kafka, the sum over all partitions."""
@@ -59,8 +57,6 @@ class Offset:
 
 @dataclass(frozen=True, slots=True)
 class BatchFacts:
-    """What the logs say about one batch."""
-
     batch_id: int
     started_ms: int | None
     watermark_ms: int | None
@@ -71,7 +67,6 @@ class BatchFacts:
 
     @property
     def behind_ms(self) -> int | None:
-        """The delay of the watermark."""
         if not self.watermark_ms or self.started_ms is None:
             return None
         return self.started_ms - self.watermark_ms
@@ -87,8 +82,6 @@ class StateSize:
 
 @dataclass(frozen=True, slots=True)
 class EndOffset:
-    """Where a Kafka partition ends."""
-
     latest: int
     seconds: float | None = None
     """The age of the oldest record that the query has not read; None if unknown."""

@@ -70,7 +70,6 @@ class Query:
 
     @property
     def run(self) -> RunView | None:
-        """The newest run."""
         return self.runs[-1] if self.runs else None
 
     def summary(self, directory: str, now_ms: int) -> dict[str, Any]:
@@ -123,7 +122,6 @@ class Board:
             thread.start()
 
     def close(self) -> None:
-        """Stop the threads."""
         self._ended.set()
         for thread in self._threads:
             thread.join()
@@ -164,7 +162,6 @@ class Board:
         return _open(query.url) if query else None
 
     def metrics(self) -> str:
-        """Return the metrics of all runs, as their own endpoints would."""
         with self._lock:
             collected = list(self._metrics.values())
         return text_of(

@@ -216,8 +216,6 @@ class AnswerCache:
 
 @dataclass(frozen=True, slots=True)
 class StateSelection:
-    """Names a part of a checkpoint's state."""
-
     operator: int = 0
     store: str = "default"
     batch: int | None = None
@@ -254,7 +252,6 @@ def stores(files: Files, batch: int | None) -> dict[str, Any]:
 
 
 def state_page(files: Files, selection: StateSelection, page: int, size: int) -> dict[str, Any]:
-    """Return one page of the rows of a store."""
     page, size = max(0, page), max(1, min(size, MAX_PAGE_ROWS))
     first = page * size
 
@@ -275,8 +272,6 @@ def state_page(files: Files, selection: StateSelection, page: int, size: int) ->
 
 
 def stats(files: Files, selection: StateSelection) -> dict[str, Any]:
-    """Return the rows and bytes of each partition, and the skew."""
-
     def read() -> dict[str, Any]:
         reader, batch = _reader(files, selection)
         return {"batch_id": batch, **measure_store(reader, largest=1).as_json()}
@@ -285,7 +280,6 @@ def stats(files: Files, selection: StateSelection) -> dict[str, Any]:
 
 
 def measure_state(files: Files, batch: int) -> StateSize:
-    """Return the rows and bytes of all stores together, after a batch."""
     opened = open_batch(files, batch)
     sizes = [measure_store(_open(opened, store), largest=0) for store in overview(opened).stores]
     return StateSize(sum(size.rows for size in sizes), sum(size.bytes for size in sizes))

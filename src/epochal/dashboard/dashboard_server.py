@@ -113,14 +113,11 @@ COOKIE_DAYS = 7
 
 @dataclass(frozen=True, slots=True)
 class HostRule:
-    """The host names that requests may use."""
-
     names: frozenset[str]
     any_address: bool = False
     """Whether any IP address is accepted: an attacker can rebind a name, but not an address."""
 
     def allows(self, header: str) -> bool:
-        """Whether a `Host` header is accepted."""
         host = header.strip().lower()
         if host.startswith("["):
             host = host[1:].partition("]")[0]
@@ -138,7 +135,6 @@ def host_rule(bound: str, also: Iterable[str] = ()) -> HostRule:
 
 
 def is_address(host: str) -> bool:
-    """Whether this is an IP address, not a name."""
     try:
         ipaddress.ip_address(host)
     except ValueError:

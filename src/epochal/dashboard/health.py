@@ -38,8 +38,6 @@ SHOWN_FINDINGS = 200
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """The result of a check."""
-
     url: str
     checked_ms: int
     took_ms: int
@@ -63,7 +61,6 @@ class Health:
         return sum(not is_healthy([finding]) for finding in self.findings)
 
     def as_json(self) -> dict[str, Any]:
-        """The form that the page reads."""
         view = self.view
         return {
             "status": self.status,
@@ -80,8 +77,6 @@ class Health:
 
 
 class HealthMonitor:
-    """Checks one checkpoint."""
-
     def __init__(
         self, files: Files, clock: Clock, verify_files: Callable[..., Report] = verify
     ) -> None:

@@ -56,8 +56,6 @@ _GENERIC = frozenset(
 
 @dataclass(slots=True)
 class RunView:
-    """The newest records of one run."""
-
     run: RunStarted
     alive: bool = True
     status: StatusChanged | None = None
@@ -118,7 +116,6 @@ class RunView:
         return self.status.epoch if self.status and self.status.epoch >= 0 else None
 
     def summary(self) -> dict[str, Any]:
-        """The run as an entry of the list of queries."""
         run, status, end = self.run, self.status, self.end
         report = self.reports[-1][1].report if self.reports else {}
         running = self.state == RUNNING
@@ -149,7 +146,6 @@ class RunView:
         }
 
     def since(self, sequence: int) -> dict[str, Any]:
-        """Return the epochs and reports that were added after `sequence`."""
         return {
             "run_id": self.run.run_id,
             "sequence": self.sequence,
@@ -276,7 +272,6 @@ def status_of(state: str, health: str) -> str:
 
 
 def group_of(status: str) -> str:
-    """The group of a status."""
     if status in (FAILED, LOST, UNHEALTHY, UNREADABLE):
         return ATTENTION
     if status in (RUNNING, ACTIVE):

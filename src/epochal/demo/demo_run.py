@@ -38,8 +38,6 @@ POLL_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Demo:
-    """The parameters of a run of the demo."""
-
     broker: DemoBroker
     home: Path
     orders: int
@@ -165,7 +163,6 @@ TIMES = ["publish_time", "totalled_at"]
 
 
 def percentiles(values: list[float]) -> tuple[float, float]:
-    """The 50th and the 99th percentile."""
     if not values:
         return 0.0, 0.0
     p50, p99 = np.percentile(values, [50, 99])
@@ -173,8 +170,6 @@ def percentiles(values: list[float]) -> tuple[float, float]:
 
 
 class Kill:
-    """Kills one worker, once, and measures how long the query takes to recover."""
-
     def __init__(self, demo: Demo) -> None:
         self._demo = demo
         self._attempt = -1
@@ -247,7 +242,6 @@ def run(demo: Demo, spark: Any, view: View) -> DemoResult:
 
 
 def read_back(demo: Demo, spark: Any) -> Balance:
-    """Read output and state without the engine, and compare them with the orders."""
     columns = ["customer", "order_id", "orders", "cents"]
     table = demo.output.read(spark, columns).to_pydict()
     newest: dict[str, Total] = {}

@@ -21,8 +21,6 @@ SECONDS_BETWEEN_LINES = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """The figures of the query at one moment."""
-
     seconds: float
     sent: int
     committed: int
@@ -64,7 +62,6 @@ class View:
 
 @contextmanager
 def live_view(*, quiet: bool = False) -> Iterator[View]:
-    """Yield the view for this output."""
     if quiet:
         yield View()
     elif not sys.stdout.isatty():
@@ -95,8 +92,6 @@ class Lines(View):
 
 
 class Screen(View):
-    """The live view: the steps of the start, then a table."""
-
     def __init__(self) -> None:
         self._steps: list[tuple[str, float]] = []
         """What is or was done, and how long it took; the last one still runs."""
@@ -115,7 +110,6 @@ class Screen(View):
             self._figures = figures
 
     def end(self) -> None:
-        """Finish the current step."""
         if self._steps and not self._steps[-1][1]:
             self._steps[-1] = (self._steps[-1][0], time.monotonic() - self._began)
         self._began = time.monotonic()
@@ -140,7 +134,6 @@ class Screen(View):
 
 
 def line(figures: Figures) -> str:
-    """All figures in one line."""
     return (
         f"{figures.seconds:4.0f} s  {figures.rate:6,.0f} rows/s  latency {figures.latency}  "
         f"epoch {figures.epoch} (+{figures.epoch_ms:.0f} ms)  {figures.customers} customers  "

@@ -32,15 +32,12 @@ class Order:
     cents: int
 
     def payload(self) -> bytes:
-        """The published bytes: JSON."""
         named = {"order_id": self.order_id, "customer": self.customer, "cents": self.cents}
         return json.dumps(named).encode()
 
 
 @dataclass(frozen=True, slots=True)
 class Total:
-    """The number of a customer's orders so far, and their sum."""
-
     orders: int
     cents: int
 
@@ -52,7 +49,6 @@ def order(number: int) -> Order:
 
 
 def totals(sent: int) -> dict[str, Total]:
-    """The total of each customer after the first `sent` orders."""
     by_customer: defaultdict[str, Total] = defaultdict(lambda: Total(0, 0))
     for placed in map(order, range(sent)):
         before = by_customer[placed.customer]
@@ -62,8 +58,6 @@ def totals(sent: int) -> dict[str, Total]:
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """Compares the sent orders with the output and with the state."""
-
     sent: int
     received: int
     lost: int

@@ -32,8 +32,6 @@ EPOCH = "200 milliseconds"
 
 @dataclass(frozen=True, slots=True)
 class DemoBroker:
-    """The broker that delivers the orders."""
-
     kind: Literal["pubsub", "kafka"]
     address: str
 
@@ -63,7 +61,6 @@ class RunningTotal(StatefulProcessor):  # type: ignore[misc]
 def start_query(
     spark: SparkSession, broker: DemoBroker, table: str, output: str, checkpoint: str
 ) -> Any:
-    """Start the query. The caller stops it."""
     orders = _from_kafka(spark, broker) if broker.kind == "kafka" else _from_pubsub(spark, broker)
     totals = orders.transform_with_state(RunningTotal(), key=["customer"], output=TOTAL)
     return (
@@ -105,7 +102,6 @@ def _from_kafka(spark: SparkSession, broker: DemoBroker) -> Any:
 
 
 def parse_orders(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Parse the values of Kafka records as orders."""
     import io
 
     from pyarrow import json

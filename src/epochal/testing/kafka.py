@@ -139,7 +139,6 @@ def connector_jars() -> list[Path]:
 
 
 def _make_certificate(folder: Path) -> None:
-    """Create the broker's key for 127.0.0.1 and its self-signed certificate."""
     store = ["-alias", "broker", "-keystore", str(folder / KEY_STORE), "-storepass", STORE_PASSWORD]
     names = ["-dname", "CN=127.0.0.1", "-ext", "san=ip:127.0.0.1", "-validity", "30"]
     kind = ["-keyalg", "EC", "-groupname", "secp256r1", "-storetype", "PKCS12"]

@@ -21,7 +21,6 @@ COMPARE = "epochal.testing.driver.rows"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add `--epochal-spark`."""
     parser.getgroup("epochal").addoption(
         "--epochal-spark",
         action="store_true",

@@ -92,7 +92,6 @@ def free_port() -> int:
 
 
 def accepts(host: str, port: int) -> bool:
-    """Whether a TCP connection to the address succeeds."""
     try:
         with socket.create_connection((host, port), timeout=1):
             return True

@@ -26,12 +26,10 @@ if TYPE_CHECKING:
 
 
 def newest(batches: tuple[BatchView, ...], limit: int) -> tuple[BatchView, ...]:
-    """The last `limit` batches."""
     return batches[len(batches) - min(limit, len(batches)) :]
 
 
 def print_view(view: CheckpointView, limit: int) -> None:
-    """Print a checkpoint, with its newest batches."""
     print_facts(_facts(view))
     noun = "epoch" if view.continuous else "batch"
     shown = newest(view.batches, limit)

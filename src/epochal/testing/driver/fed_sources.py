@@ -68,7 +68,6 @@ class FedSource(Source):
         self.clear()
 
     def clear(self) -> None:
-        """Forget the rows."""
         empty = pa.Table.from_batches([], schema=self.schema)
         self.fed = {str(number): empty for number in range(self.partitions)}
 
@@ -297,7 +296,6 @@ class LaterSession:
 
 
 def active_session() -> SparkSession | None:
-    """Return the session of this process, if it has one."""
     from pyspark.sql import SparkSession
 
     return SparkSession.getActiveSession()

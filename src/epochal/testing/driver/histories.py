@@ -115,7 +115,6 @@ class Trouble:
 def draw_history(
     chance: random.Random, feed: Mapping[str, Sequence[Any]], trouble: Trouble
 ) -> History:
-    """Draw a history that feeds all these rows."""
     lateness = trouble.late_rows + 1
     left = {  # places of rows in the order of their arrival
         source: sorted(range(len(rows)), key=lambda at: at + chance.random() * lateness)

@@ -226,8 +226,6 @@ class SparkDriver:
 
 
 class EngineQuery:
-    """A stream on this package's engine."""
-
     def __init__(
         self,
         session: SparkSession,
@@ -286,17 +284,12 @@ class BatchQuery:
 
 
 class KeptOutput(MemoryOutput):
-    """Output that can be read by epoch."""
-
     def by_epoch(self) -> dict[int, pa.Table]:
-        """Return the rows of committed epochs."""
         with self._lock:
             return dict(self._epochs)
 
 
 def _with_sources(tree: Node, sources: list[MemoryStream]) -> Node:
-    """Return the tree over other sources, by number."""
-
     def again(child: Node) -> Node:
         return _with_sources(child, sources)
 

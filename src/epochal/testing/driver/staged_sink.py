@@ -86,7 +86,6 @@ class StagingWriter(SinkWriter):
 
 
 def visible_tables(truth: MemoryFiles, since: int = 0) -> dict[int, pa.Table]:
-    """What the sink shows, by epoch, from an epoch on."""
     tables: dict[int, pa.Table] = {}
     for info in truth.list(OUTPUT):
         if int(info.name) < since:

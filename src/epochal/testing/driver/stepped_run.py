@@ -166,7 +166,6 @@ class SteppedRun:
         raise EpochError("The query does not come to rest. This is a bug.")
 
     def kill(self) -> None:
-        """End all processes at once."""
         self._guard.release()  # nobody waits here until its lease runs out
         self._tasks.clear()
 
@@ -232,7 +231,6 @@ class SteppedRun:
         return self._luck.random() < DISTURBED
 
     def _before(self, operation: str, path: str) -> None:
-        """Called before each file operation."""
         if operation not in ("create", "replace"):
             return
         if path.startswith(f"{STAGED}/"):

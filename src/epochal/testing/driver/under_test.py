@@ -64,7 +64,6 @@ class UserSink:
 
     @property
     def is_called_on_driver(self) -> bool:
-        """Whether it is `foreachBatch` of a DataFrame."""
         return self.frame is not None and self.kind == FOREACH_BATCH
 
 

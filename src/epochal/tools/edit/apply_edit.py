@@ -38,8 +38,6 @@ class Applied:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """How an edit is applied."""
-
     run_id: str
     settle_seconds: float = DEFAULT_SETTLE_SECONDS
     """How long to watch for a running query first; with 0, the checkpoint is listed only once."""

@@ -90,7 +90,6 @@ def skipped_by_tables(checkpoint: str, to_batch: int) -> str:
 
 
 def log_batches(tree: Tree, directory: str) -> dict[str, int]:
-    """Return the name of every batch file of a file log, with the batch id."""
     names = tree.names(directory)
     batch_ids = {name: batch_id_of_file_name(name) for name in names}
     return {name: batch_id for name, batch_id in batch_ids.items() if batch_id is not None}

@@ -93,7 +93,6 @@ class Journal:
         return journal_entries(self._files)
 
     def unfinished(self) -> JournalEntry | None:
-        """Return the edit or undo that was interrupted, if any."""
         return unfinished_edit(self._files)
 
     def execute(self, plan: Plan, progress: Progress | None = None) -> JournalEntry:

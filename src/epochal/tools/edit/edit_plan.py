@@ -213,13 +213,11 @@ def stays(path: str) -> bool:
 
 
 def crc_of(path: str) -> str:
-    """The path of the hidden Hadoop checksum file of `path`."""
     folder, slash, name = path.rpartition("/")
     return f"{folder}{slash}.{name}.crc"
 
 
 def is_crc(path: str) -> bool:
-    """Whether `path` is named like a hidden Hadoop checksum file."""
     name = path.rpartition("/")[2]
     return name.startswith(".") and name.endswith(".crc") and len(name) > len("..crc")
 

@@ -157,7 +157,6 @@ def change_is_made(files: Files, change: RecordedChange, *, trust_stamp: bool = 
 
 
 def stamp_of(files: Files, path: str) -> Stamp | None:
-    """Return the current size and time of a file; None if it does not exist."""
     info = files.info(path)
     if info is None:
         return None

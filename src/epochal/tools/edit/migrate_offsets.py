@@ -25,7 +25,6 @@ _NAME = re.compile(r"[A-Za-z0-9_]+")
 
 
 def plan_migrate(surveyed: Survey, names: Mapping[int, str]) -> Plan:
-    """Plan the conversion of every offset entry to version 2, with `names` for the sources."""
     broken = sorted(surveyed.listing.offsets.broken)
     if broken:
         raise EditError(

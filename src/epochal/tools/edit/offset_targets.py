@@ -86,7 +86,7 @@ def move(
             "--to-offset JSON."
         )
     parsed = _parse(current)
-    if _is_kafka(parsed):
+    if is_kafka(parsed):
         return _move_kafka(parse_kafka_offsets(current, "the offset"), target, ask_broker)
     if isinstance(parsed, dict) and set(parsed) == {"logOffset"}:
         batch = _move_number(_number(parsed["logOffset"]), target, -1, latest_log_batch)
@@ -112,7 +112,7 @@ def goes_back(current: str | None, moved: str) -> bool:
         return False
     old, new = _parse(current), _parse(moved)
     if isinstance(old, dict) and isinstance(new, dict):
-        if _is_kafka(old) and _is_kafka(new):
+        if is_kafka(old) and is_kafka(new):
             before, after = parse_kafka_offsets(current, ""), parse_kafka_offsets(moved, "")
             return any(
                 after.get(topic, {}).get(partition, LONG_MAX) < offset
@@ -127,7 +127,7 @@ def goes_back(current: str | None, moved: str) -> bool:
 
 def new_partitions(current: str | None, moved: str) -> list[str]:
     """The partitions of topics that only the new offset of a Kafka source has: `orders:3`."""
-    if current is None or not _is_kafka(_parse(current)) or not _is_kafka(_parse(moved)):
+    if current is None or not is_kafka(_parse(current)) or not is_kafka(_parse(moved)):
         return []
     before, after = parse_kafka_offsets(current, ""), parse_kafka_offsets(moved, "")
     return [
@@ -139,7 +139,6 @@ def new_partitions(current: str | None, moved: str) -> list[str]:
 
 
 def is_file_offset(offset: str | None) -> bool:
-    """Whether an offset belongs to a file source."""
     if offset is None:
         return False
     parsed = _parse(offset)
@@ -223,7 +222,8 @@ def _move_number(current: int, target: Target, earliest: int, latest: int | None
             )
 
 
-def _is_kafka(parsed: JsonValue) -> bool:
+def is_kafka(parsed: object) -> bool:
+    """Whether a parsed offset belongs to a Kafka source."""
     return (
         isinstance(parsed, dict)
         and bool(parsed)

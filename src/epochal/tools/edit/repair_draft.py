@@ -34,8 +34,6 @@ class RepairOptions:
 
 
 class RepairDraft:
-    """The changes and warnings collected so far."""
-
     def __init__(
         self,
         surveyed: Survey,

@@ -157,7 +157,6 @@ def possible_batches(surveyed: Survey) -> Iterator[int]:
 
 
 def rewind_command(url: str, to_batch: int) -> str:
-    """The command that goes back to a batch, for messages."""
     words = ("epochal", "checkpoint", "rewind", url, "--to-batch", str(to_batch))
     return f"`{shlex.join(words)} --sink OUTPUT`"
 

@@ -30,7 +30,6 @@ MAX_CHANGELOGS = 20_000
 
 
 def plan_convert(surveyed: Survey, to: StoreFormat, *, sink: SinkSurvey | None = None) -> Plan:
-    """Rewrite every store for the other provider, as one new batch."""
     base = find_edit_base(surveyed)
     if base.settings.format == to:
         raise EditError(base.url, f"its state is already kept by the {to} provider.")

@@ -109,7 +109,6 @@ class EditBase:
         return self.settings.format.versions.read_content(stored)
 
     def written_metadata(self, metadata: OperatorMetadata, why: str) -> Change:
-        """Record the metadata of an operator as of the new batch."""
         path = operator_metadata_path(metadata.operator_id)
         if metadata.version == 2:
             path = f"{operator_metadata_log_path(metadata.operator_id)}/{self.batch_id + 1}"
@@ -311,7 +310,6 @@ def new_schema(base: EditBase, schema: FamilySchema, target: StoreTarget) -> Ite
 def new_families(
     base: EditBase, operator: int, store: str, families: list[FamilySchema]
 ) -> Iterator[Change]:
-    """Record the new schemas of all column families of a store."""
     metadata = base.batch.operator(operator)
     if metadata is None:
         raise EditError(base.url, f"operator {operator} has no metadata that names its schemas.")

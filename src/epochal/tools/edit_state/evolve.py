@@ -154,7 +154,6 @@ def plan_evolve(
     variable: str | None = None,
     sink: SinkSurvey | None = None,
 ) -> Plan:
-    """Rewrite the values of a store or variable for another schema, as one new batch."""
     if not steps:
         raise OptionError("There is nothing to evolve: add, widen or rename a column.")
     base = find_edit_base(surveyed)
@@ -204,7 +203,6 @@ def plan_evolve(
 def evolved(
     target: StoreTarget, steps: Sequence[Evolution], *, has_ttl: bool = False
 ) -> tuple[FamilySchema, Rewrite]:
-    """The schema after all steps, and how to rewrite a value."""
     key, stored = target.schema.key, target.schema.value
     # A value with a time to live is a pair: the user's columns, and when it expires.
     inner = stored.fields[0].data_type if has_ttl else stored
@@ -278,7 +276,6 @@ def plan_backfill(
     store_name: str = "default",
     sink: SinkSurvey | None = None,
 ) -> Plan:
-    """Evolve a store's values, with the content of added columns from a table."""
     added = [step.name for step in steps if isinstance(step, AddColumn)]
     if not added:
         raise OptionError("A table gives the values of added columns: name them with --add.")
@@ -389,7 +386,6 @@ class TableValues:
 
 
 def read_table(table: str, key: StructType, value: StructType) -> Iterator[pa.RecordBatch]:
-    """The record batches of a Parquet, CSV or Delta table."""
     is_directory = Path(table).is_dir() and not (Path(table) / "_delta_log").is_dir()
     try:
         if table.endswith(".csv"):

@@ -99,7 +99,6 @@ def plan_mutations(
     timers: bool = False,
     sink: SinkSurvey | None = None,
 ) -> Plan:
-    """Put and delete keys of one store or variable, as one new batch."""
     if not mutations:
         raise EditError(surveyed.url, "there is nothing to put or delete.")
     base = find_edit_base(surveyed)

@@ -46,7 +46,6 @@ MAX_PARTITIONS = 100_000
 
 
 def plan_repartition(surveyed: Survey, partitions: int, *, sink: SinkSurvey | None = None) -> Plan:
-    """Distribute the state of every operator over `partitions` partitions."""
     if not 0 < partitions <= MAX_PARTITIONS:
         raise OptionError(
             f"[STATE_REPARTITION_INVALID_PARAMETER.IS_NOT_GREATER_THAN_ZERO] the number of "

@@ -52,7 +52,6 @@ WARNING = (
 def plan_move(
     surveyed: Survey, operator_id: int, to: int, *, sink: SinkSurvey | None = None
 ) -> Plan:
-    """Give the state of an operator to another number, as one new batch."""
     base = find_edit_base(surveyed)
     _require_free(base, to)
     stores = _stores(base, operator_id)
@@ -81,7 +80,6 @@ def plan_split(
     operator_id: int = 0,
     sink: SinkSurvey | None = None,
 ) -> Plan:
-    """Move some value columns of an operator to a new operator with the same keys."""
     base = find_edit_base(surveyed)
     target = plain_store(base, operator_id)
     _require_free(base, to)
@@ -277,7 +275,6 @@ def _without(base: EditBase, operator: int) -> tuple[list[Change], tuple[str, ..
 
 
 def _moved_files(base: EditBase, operator: int, to: int) -> Iterator[Change]:
-    """Copy schema files and metadata of an operator."""
     tree, files = base.surveyed.tree, base.surveyed.files
     for store in {listed.name for listed in _stores(base, operator)}:
         path = state_schema_path(operator, store)
@@ -292,7 +289,6 @@ def _moved_files(base: EditBase, operator: int, to: int) -> Iterator[Change]:
 
 
 def _metadata(base: EditBase, operator: int, to: int) -> Iterator[Change]:
-    """Copy the newest metadata of an operator."""
     metadata = base.batch.operator(operator)
     if metadata is None:
         return

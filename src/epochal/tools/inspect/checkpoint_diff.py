@@ -25,7 +25,6 @@ class CheckpointDifference:
     after: object
 
     def as_json(self) -> dict[str, object]:
-        """The form that `diff --json` promises."""
         return {"path": self.path, "before": self.before, "after": self.after}
 
     @property
@@ -38,7 +37,6 @@ class CheckpointDifference:
 
 
 def diff_batches(before: BatchView, after: BatchView) -> list[CheckpointDifference]:
-    """Compare two batches of the same checkpoint or of two checkpoints."""
     return list(_batch(before, after, ""))
 
 

@@ -79,7 +79,6 @@ def entry_ids(files: Files) -> list[str]:
 
 
 def entry_state(files: Files, entry_id: str) -> JournalState:
-    """Return the progress of an edit, which the marker files in its directory show."""
     marks = {info.name for info in files.list(entry_path(entry_id))}
     if "undone" in marks:
         return JournalState.UNDONE

@@ -301,7 +301,6 @@ def read_bytes(files: Files, path: str, *, large: bool = False) -> bytes | Epoch
 
 
 def read_entry(files: Files, path: str, decode: Callable[[bytes, str], T]) -> T | EpochalError:
-    """Read and decode a file; return the error if one of the two fails."""
     data = read_bytes(files, path)
     if isinstance(data, EpochalError):
         return data
@@ -328,7 +327,6 @@ def read_operator_log(
 
 
 def storage_error(files: Files, path: str, error: OSError) -> StorageError:
-    """Convert an error of the operating system to a StorageError that names the file."""
     return StorageError(join_url(files.url, path), error.strerror or type(error).__name__)
 
 

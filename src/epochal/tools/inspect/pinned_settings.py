@@ -34,7 +34,6 @@ PINNED_KEYS = (SHUFFLE_PARTITIONS, *STATE_SHAPE_KEYS)
 
 
 def is_usable(key: str, value: str) -> bool:
-    """Whether Spark accepts a value of a setting."""
     if key in (SHUFFLE_PARTITIONS, TABLE_FORMAT, *_VERSIONS):
         digits = value.strip().removeprefix("+").lstrip("0")
         return digits.isascii() and digits.isdigit() and len(digits) < 11 and int(digits) < 1 << 31

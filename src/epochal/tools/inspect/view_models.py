@@ -16,8 +16,6 @@ from epochal.errors import MalformedFileError
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that could not be read."""
-
     path: str
     message: str
 
@@ -38,7 +36,6 @@ class BatchView:
     """If a repair made the offsets up: the batch whose offsets they are."""
 
     def as_json(self) -> dict[str, object]:
-        """The form that `show --json` promises."""
         marks = {} if self.stand_in_for is None else {"stand_in_for": self.stand_in_for}
         return {
             "batch_id": self.batch_id,
@@ -115,8 +112,6 @@ class OwnerView:
 
 @dataclass(frozen=True, slots=True)
 class EditView:
-    """An edit that was interrupted."""
-
     id: str
     command: str
     state: str
@@ -126,8 +121,6 @@ class EditView:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointView:
-    """Everything that `show` prints."""
-
     url: str
     query_id: str | None
     offset_log_version: int | None
@@ -149,8 +142,10 @@ class CheckpointView:
     """Whether a continuous query wrote the newest batch, so that it is an epoch."""
 
     def as_json(self) -> dict[str, object]:
-        """The form that `show --json` promises."""
         restart = self.restart
+        edit = None if self.edit is None else asdict(self.edit)
+        if edit is not None:
+            del edit["undo_options"]
         return {
             "url": self.url,
             "query_id": self.query_id,
@@ -196,14 +191,7 @@ class CheckpointView:
                 ]
             },
             "owner": None if self.owner is None else asdict(self.owner),
-            "unfinished_edit": None
-            if self.edit is None
-            else {
-                "id": self.edit.id,
-                "command": self.edit.command,
-                "state": self.edit.state,
-                "summary": self.edit.summary,
-            },
+            "unfinished_edit": edit,
             "unpublished_batch": self.unpublished,
             "problems": [asdict(problem) for problem in self.problems],
         }

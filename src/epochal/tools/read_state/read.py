@@ -108,7 +108,6 @@ def read_state(
 
 
 def read_table(reader: StateReader, partition: int | None = None) -> pa.Table:
-    """Read all partitions, or one, into a table."""
     parts = in_parallel(reader.batches, choose_partitions(reader.target, partition))
     return pa.Table.from_batches([batch for part in parts for batch in part], reader.schema())
 
@@ -119,7 +118,6 @@ def open_batch(
     key_schema: str | None = None,
     value_schema: str | None = None,
 ) -> StateBatch:
-    """Open the state of a checkpoint as of a committed batch."""
     opened = checkpoint if isinstance(checkpoint, Checkpoint) else Checkpoint(checkpoint)
     # The newest state of a continuous query is not in Spark's files.
     shown = Checkpoint(overlaid(opened.files))
@@ -135,7 +133,6 @@ def open_reader(
     state_variable: str | None = None,
     timers: bool = False,
 ) -> StateReader:
-    """Open a reader for a store, a side of a join, a variable or timers."""
     if join_side is None:
         return open_store(
             batch, operator_id, store_name, state_variable=state_variable, timers=timers
@@ -155,7 +152,6 @@ def open_store(
     state_variable: str | None = None,
     timers: bool = False,
 ) -> StoreReader:
-    """Open a reader for a store, or for a variable of transformWithState."""
     variables = batch.variables(operator_id)
     if variables is None:
         if state_variable is not None or timers:

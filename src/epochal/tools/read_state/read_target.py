@@ -149,8 +149,6 @@ class StateSettings(FileSettings):
 
 @dataclass(frozen=True, slots=True)
 class StateVariable:
-    """A variable of transformWithState."""
-
     name: str
     kind: str
     """`ValueState`, `ListState`, `MapState` or `TimerState`."""
@@ -267,7 +265,6 @@ class StateBatch:
         return read_operator(self.files, operator_id, self.batch_id)
 
     def operator_name(self, operator_id: int) -> str | None:
-        """The operator's name; None if it is not recorded."""
         metadata = self.operator(operator_id)
         return metadata.operator_name if metadata else None
 

@@ -20,7 +20,7 @@ from epochal.errors import StateReadError
 from epochal.state.files.merge import Rows
 from epochal.state.rows.byte_spans import Ints, Spans, as_spans
 from epochal.state.rows.tagged_json import json_rows
-from epochal.tools.read_state.read import StateReader, StoreReader, choose_partitions, in_parallel
+from epochal.tools.read_state.read import StateReader, StoreReader, in_parallel
 from epochal.tools.read_state.read_target import load_rows
 
 
@@ -46,15 +46,14 @@ class StoredRows:
         return objects
 
 
-def load_stored(reader: StateReader, partition: int | None = None) -> StoredRows:
-    """Load the rows of a store in their stored form."""
+def load_stored(reader: StateReader) -> StoredRows:
     if not isinstance(reader, StoreReader):
         raise StateReadError(
             reader.target.files.url,
             "this works on one store at a time: name it with --store instead of a join side.",
             "STDS_INVALID_OPTION_VALUE.WITH_MESSAGE",
         )
-    chosen = choose_partitions(reader.target, partition)
+    chosen = reader.target.partitions
     loaded = in_parallel(lambda number: load_rows(reader.target, number), chosen)
     parts = [(number, rows) for number, read in zip(chosen, loaded, strict=True) for rows in read]
     empty: Any = pa.array([], pa.large_binary())
@@ -137,8 +136,6 @@ def _sizes(array: Any) -> Ints:
 
 @dataclass(frozen=True, slots=True)
 class RowDifference:
-    """A key that was added or removed, or whose value changed."""
-
     change: str
     key: dict[str, Any]
     before: dict[str, Any] | None
@@ -150,8 +147,6 @@ class RowDifference:
 
 @dataclass(frozen=True, slots=True)
 class StoreDifferences:
-    """The number of differences, and the differing rows up to the limit."""
-
     added: int
     removed: int
     changed: int
@@ -162,7 +157,6 @@ class StoreDifferences:
 def compare_stores(
     earlier: StateReader, later: StateReader, *, limit: int | None = None
 ) -> StoreDifferences:
-    """Compare a store as seen by two readers."""
     unsupported = "STATE_STORE_UNSUPPORTED_OPERATION"
     for reader in (earlier, later):
         if reader.target.has_lists:

@@ -23,8 +23,6 @@ Key: TypeAlias = tuple[tuple[str | None, ...], int]
 
 @dataclass(frozen=True, slots=True)
 class ReadPosition:
-    """How far an epoch has read."""
-
     offsets: tuple[str | None, ...]
     """Of the sources, as they are logged."""
     watermark_ms: int
@@ -44,8 +42,6 @@ class Boundary:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """The epochs between two boundaries, of both queries."""
-
     start: Boundary
     end: Boundary
 

@@ -26,7 +26,6 @@ from epochal.tools.switch.boundaries import ReadPosition
 
 
 def places_of(files: Files, entries: Mapping[int, OffsetEntry]) -> dict[int, ReadPosition]:
-    """How far each epoch has read, by epoch."""
     names = [info.name for info in files.list(SOURCES) if info.is_dir and not info.hidden]
     opened = {name: open_source_log(files.at(source_log_path(name))) for name in names}
     logs = {

@@ -62,7 +62,6 @@ class WholeOutput:
 def open_output(
     location: str, query_id: str, catalog: Mapping[str, str], *, header: bool = False
 ) -> Output:
-    """Open an output: a directory or URL, or one of the schemes of other systems below."""
     if location.startswith("iceberg:"):
         from epochal.connectors.iceberg.iceberg_options import IcebergSinkOptions
         from epochal.tools.switch.iceberg_output import IcebergOutput

@@ -114,7 +114,6 @@ def committed_places(files: Files) -> dict[int, ReadPosition]:
 
 
 def has_state(files: Files) -> bool:
-    """Whether the query of a checkpoint has a stateful operator."""
     return any(info.is_dir and info.name.isdigit() for info in files.list(STATE))
 
 

@@ -82,13 +82,11 @@ def check(
 
 
 def needs_of(query: Any, output_mode: str | None = None) -> Needs:
-    """What a query needs, and would pin in a new checkpoint."""
     with TemporaryDirectory(prefix="epochal-check-") as empty:
         return _needs(query, None, open_files(empty), output_mode)
 
 
 def check_after(query: Any, before: Needs, output_mode: str | None = None) -> UpgradeReport:
-    """Say whether a query can continue from a checkpoint of another one."""
     if before.refused:
         raise OptionError(f"The query before the change cannot run: {before.refused}")
     pins = pins_of(before)
@@ -125,7 +123,6 @@ def _needs(
 
 
 def _frame_needs(df: Any, files: Files, mode: str, pinned: Mapping[str, str] | None) -> Needs:
-    """What a DataFrame needs that our engine runs."""
     from epochal.continuous.catalyst.releases import release_of
     from epochal.continuous.catalyst.translation import read_plan
     from epochal.continuous.run.take_over import FRAME_KEYS, session_settings
@@ -166,7 +163,6 @@ def _stream_needs(stream: Stream, files: Files, mode: str, settings: Mapping[str
 
 
 def written_mode(writer: Any) -> str:
-    """The output mode of Spark's writer."""
     return str(java_field(writer, "outputMode").toString()).lower()
 
 
@@ -290,7 +286,6 @@ def _source(relation: Any, number: int, release: tuple[int, int]) -> SourceFact:
 
 
 def source_fact(key: str, format: str, options: Mapping[str, str]) -> SourceFact:
-    """A source by its format and options."""
     lower = {name.lower(): value for name, value in options.items()}
     name = format.rpartition(".")[2].lower()
     if name in FILE_SOURCES:

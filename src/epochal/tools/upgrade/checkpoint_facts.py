@@ -17,6 +17,7 @@ from epochal.continuous.plan.pinned_plan import is_ours, stored_shape
 from epochal.errors import CheckpointError, StorageError
 from epochal.files import Files, join_url
 from epochal.state.files.schema_file import FamilySchema, parse_schema_file
+from epochal.tools.edit.offset_targets import is_kafka
 from epochal.tools.inspect.epoch_overlay import view_with_epochs
 from epochal.tools.upgrade.upgrade_findings import (
     FILE,
@@ -124,13 +125,6 @@ def kind_of_offset(offset: str | None) -> tuple[str, frozenset[str]]:
             return FILE, frozenset()
         case {"offset": int(), "timestamp": int()}:
             return RATE_MICRO_BATCH, frozenset()
-        case {**topics} if topics and all(_is_topic(topic) for topic in topics.values()):
+        case {**topics} if is_kafka(topics):
             return KAFKA, frozenset(str(topic) for topic in topics)
     return OTHER, frozenset()
-
-
-def _is_topic(value: object) -> bool:
-    return isinstance(value, dict) and all(
-        str(partition).isdecimal() and isinstance(offset, int)
-        for partition, offset in value.items()
-    )

@@ -37,7 +37,7 @@ from epochal.tools.upgrade.upgrade_findings import (
     StoreFact,
     Unclear,
     UpgradeDifference,
-    Verdict,
+    UpgradeVerdict,
     evolve_command,
     rename_words,
 )
@@ -123,7 +123,6 @@ def _is_same(was: OperatorFact, wants: OperatorFact, *, ours: bool) -> bool:
 
 
 def _compare_key_columns(was: OperatorFact, wants: OperatorFact) -> UpgradeDifference | None:
-    """Compare the names of the key's columns, which our engine stores."""
     if was.keys is None or was.keys == wants.keys:
         return None
     why = (
@@ -166,7 +165,7 @@ def _compare_variables(
         return []
     differences = []
     for name in sorted(had.keys() | asked.keys()):
-        verdict: Verdict
+        verdict: UpgradeVerdict
         old, new = had.get(name, "absent"), asked.get(name, "gone")
         refusal = ACCEPTS
         if old == new:
@@ -246,14 +245,14 @@ class _Columns:
         is_avro = self.pins.conf.get(STATE_ENCODING) == "avro"
         return self.was.name == DEFAULT_FAMILY and not is_avro
 
-    def differ(self, verdict: Verdict, refusal: str = ACCEPTS) -> UpgradeDifference:
+    def differ(self, verdict: UpgradeVerdict, refusal: str = ACCEPTS) -> UpgradeDifference:
         subject = f"{self.place}, {'key' if self.is_key else 'value'}"
         was, wants = describe_fields(self.old), describe_fields(self.new)
         return UpgradeDifference(subject, was, wants, verdict, refusal)
 
     def evolve(self, words: Sequence[str], why: str, refusal: str) -> UpgradeDifference:
         command = evolve_command(self.pins.url, self.operator.number, self.store, words)
-        return self.differ(AfterCommand(command, why), refusal)
+        return self.differ(AfterCommand(why, command), refusal)
 
 
 def _compare_key(key: _Columns) -> UpgradeDifference | None:
@@ -388,7 +387,6 @@ def _names(schema: StructType) -> tuple[str, ...]:
 
 
 def describe_fields(schema: StructType) -> str:
-    """The columns of a schema in one line."""
     return ", ".join(f"{field.name} {_type(field)}" for field in schema.fields)
 
 

@@ -13,7 +13,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TypeAlias
+from typing import ClassVar
 
 from epochal.checkpoint.restart import conf_of_new_query
 from epochal.state.files.schema_file import FamilySchema
@@ -55,8 +55,6 @@ class SourceFact:
 
 @dataclass(frozen=True, slots=True)
 class StoreFact:
-    """One state store of an operator."""
-
     name: str
     families: Mapping[str, FamilySchema]
     """By name; a store without column families has only `default`."""
@@ -65,8 +63,6 @@ class StoreFact:
 
 @dataclass(frozen=True, slots=True)
 class OperatorFact:
-    """One stateful operator."""
-
     number: int
     name: str
     """As in Spark's operator metadata; empty if the checkpoint has none."""
@@ -79,8 +75,6 @@ class OperatorFact:
 
 @dataclass(frozen=True, slots=True)
 class Pins:
-    """What a checkpoint pins."""
-
     url: str
     next_batch: int
     """The batch that a restart runs first; 0 if there is nothing to continue."""
@@ -100,8 +94,6 @@ class Pins:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What a query needs."""
-
     release: tuple[int, int]
     """Of the Spark that would run it."""
     sources: tuple[SourceFact, ...]
@@ -119,7 +111,6 @@ class Needs:
 
 
 def pins_of(needs: Needs) -> Pins:
-    """What a query pins in a new checkpoint."""
     return Pins(
         ANY_CHECKPOINT,
         next_batch=1,
@@ -139,46 +130,49 @@ EPOCHAL = "Epochal"
 """The engines, as a report names them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Safe:
-    """The query continues, and its results are right."""
-
-    why: str
-    command: str = ""
-    """What would make the checkpoint follow the query, if that is possible and wanted."""
-
-
-@dataclass(frozen=True, slots=True)
-class AfterCommand:
-    """The query continues after this command."""
-
-    command: str
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Unclear:
-    """Only the author of the query knows whether the results are right."""
-
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Impossible:
-    """The query cannot continue from this checkpoint with right results."""
-
-    why: str
-
-
-Verdict: TypeAlias = Safe | AfterCommand | Unclear | Impossible
-
-
 class Outcome(IntEnum):
     """The worst verdict of a check; its number is the exit status."""
 
     SAFE = 0
     NEEDS_ACTION = 1
     IMPOSSIBLE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class UpgradeVerdict:
+    """Whether the query can continue in spite of a difference. Each kind is a class below."""
+
+    why: str
+    command: str = ""
+    outcome: ClassVar[Outcome]
+    word: ClassVar[str]
+
+
+class Safe(UpgradeVerdict):
+    """The query continues, and its results are right.
+
+    A command would make the checkpoint follow the query, if that is possible and wanted.
+    """
+
+    outcome, word = Outcome.SAFE, "safe"
+
+
+class AfterCommand(UpgradeVerdict):
+    """The query continues after this command."""
+
+    outcome, word = Outcome.NEEDS_ACTION, "after a command"
+
+
+class Unclear(UpgradeVerdict):
+    """Only the author of the query knows whether the results are right."""
+
+    outcome, word = Outcome.NEEDS_ACTION, "unclear"
+
+
+class Impossible(UpgradeVerdict):
+    """The query cannot continue from this checkpoint with right results."""
+
+    outcome, word = Outcome.IMPOSSIBLE, "impossible"
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,20 +183,13 @@ class UpgradeDifference:
     """What differs: `source 0`, `operator 1`, `spark.sql.shuffle.partitions`, …"""
     was: str
     wants: str
-    verdict: Verdict
+    verdict: UpgradeVerdict
     refusal: str = ACCEPTS
     """A part of the message with which the engine refuses to start, or `ACCEPTS`."""
 
     @property
     def outcome(self) -> Outcome:
-        """How bad it is."""
-        match self.verdict:
-            case Safe():
-                return Outcome.SAFE
-            case AfterCommand() | Unclear():
-                return Outcome.NEEDS_ACTION
-            case Impossible():
-                return Outcome.IMPOSSIBLE
+        return self.verdict.outcome
 
     @property
     def is_silent(self) -> bool:
@@ -223,7 +210,6 @@ class UpgradeReport:
 
     @property
     def outcome(self) -> Outcome:
-        """The worst of all differences."""
         return max((difference.outcome for difference in self.differences), default=Outcome.SAFE)
 
     @property
@@ -250,7 +236,6 @@ ASKS_FOR_SINK = "--sink OUTPUT"
 
 
 def evolve_command(url: str, operator: int, store: str, words: Sequence[str]) -> str:
-    """The command that rewrites a store for another schema."""
     place = ["--operator", str(operator)]
     if store != "default":
         place += ["--store", store]
@@ -267,13 +252,11 @@ def rename_words(was: Sequence[str], wants: Sequence[str]) -> list[str] | None:
 
 
 def migrate_command(url: str, names: Mapping[int, str]) -> str:
-    """The command that gives names to the sources of a checkpoint."""
     words = [word for index in sorted(names) for word in ("--name", f"{index}={names[index]}")]
     return shell_command("checkpoint", "migrate-offsets", url, *words, "--execute")
 
 
 def edit_command(*words: str) -> str:
-    """The command that edits state, with these words after `epochal state`."""
     return shell_command("state", *words, *ASKS_FOR_SINK.split(), "--execute")
 
 

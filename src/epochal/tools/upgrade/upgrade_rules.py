@@ -45,7 +45,7 @@ from epochal.tools.upgrade.upgrade_findings import (
     Unclear,
     UpgradeDifference,
     UpgradeReport,
-    Verdict,
+    UpgradeVerdict,
     edit_command,
     migrate_command,
     report_of,
@@ -91,7 +91,6 @@ _NUMBERS = (RATE, NUMBER)
 
 
 def compare(pins: Pins, needs: Needs) -> UpgradeReport:
-    """Compare what the checkpoint pins with what the query needs."""
     engine = EPOCHAL if needs.ours else SPARK
     if (refused := _compare_start(pins, needs)) is not None:
         return report_of(pins.url, [refused], (), engine)
@@ -137,7 +136,7 @@ def _compare_published(pins: Pins, needs: Needs) -> list[UpgradeDifference]:
             "state",
             f"batch {pins.unpublished} in epoch files",
             "Spark's files",
-            AfterCommand(shell_command("checkpoint", "publish", pins.url, "--execute"), why),
+            AfterCommand(why, shell_command("checkpoint", "publish", pins.url, "--execute")),
             NO_DELTA,
         )
     ]
@@ -225,7 +224,7 @@ def compare_names(needs: Needs) -> UpgradeDifference | None:
 
 def _count(pins: Pins, needs: Needs) -> UpgradeDifference:
     was, wants = (f"{len(side)}: {_list_sources(side)}" for side in (pins.sources, needs.sources))
-    verdict: Verdict
+    verdict: UpgradeVerdict
     if needs.ours or needs.release < FIRST_WITH_NAMES:
         verdict = Impossible("offsets belong to sources by position, and their number has changed")
     else:
@@ -235,11 +234,11 @@ def _count(pins: Pins, needs: Needs) -> UpgradeDifference:
             "and a name of its own"
         )
         verdict = AfterCommand(
-            migrate_command(pins.url, names),
             "offsets belong to sources by position. With names they belong to sources by name: "
             "choose names, give them to the sources with .name(...), and set "
             "spark.sql.streaming.queryEvolution.enableSourceEvolution to true. A new source then "
             "starts at its beginning" + branches * any(source.shares for source in needs.sources),
+            migrate_command(pins.url, names),
         )
     refusal = OUR_COUNT_CHANGED if needs.ours else COUNT_CHANGED
     return UpgradeDifference("sources", was, wants, verdict, refusal)
@@ -254,9 +253,9 @@ def _naming(pins: Pins, needs: Needs) -> UpgradeDifference:
         f"by position: {_list_sources(pins.sources)}",
         f"by name: {', '.join(source.key for source in needs.sources)}",
         AfterCommand(
-            migrate_command(pins.url, positions),
             "the offset log has version 1, which has no names. Check that each position gets the "
             "name of the source that it belongs to",
+            migrate_command(pins.url, positions),
         ),
         CANNOT_NAME if pins.offset_version == 1 else UNNAMED,
     )
@@ -341,7 +340,7 @@ def _compare(was: SourceFact, wants: SourceFact, *, ours: bool) -> UpgradeDiffer
 def _moved(subject: str, was: SourceFact, wants: SourceFact, *, ours: bool) -> UpgradeDifference:
     """A source of the same kind that reads from another place."""
     refusal = _refusal(was, wants, ours=ours)
-    verdict: Verdict
+    verdict: UpgradeVerdict
     if refusal == WRONG_DIRECTORY:
         verdict = Impossible(
             "a file source reads its last files again when it starts, and they are not in the new "

@@ -59,8 +59,6 @@ class ContentSettings:
 
 
 class ContentCheck:
-    """Checks stores one by one and collects the findings."""
-
     def __init__(self, files: Files, settings: ContentSettings, tick: Tick) -> None:
         self._files, self._settings, self._tick = files, settings, tick
         # lz4 files contain checksums. Reading Hadoop's too would double the number of reads.

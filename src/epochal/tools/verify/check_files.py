@@ -108,7 +108,6 @@ def crc_rules(
 
 
 def file_log_rules(log: LogListing[tuple[object, ...]]) -> Iterator[Finding]:
-    """Check the names and the completeness of a log that Spark compacts."""
     ids = log.ids
     if not ids:
         return

@@ -59,7 +59,6 @@ def log_rules(listing: CheckpointListing) -> Iterator[Finding]:
 
 
 def log_file_rules(log: LogListing[Any]) -> Iterator[Finding]:
-    """Check the names and the readability of a log's files."""
     for name in log.taken:
         yield finding("LOG_NAME_TAKEN", f"{log.path}/{name}", "it is a directory, not a file")
     for name, batch_id in log.odd_names.items():
@@ -73,7 +72,6 @@ def log_file_rules(log: LogListing[Any]) -> Iterator[Finding]:
 
 
 def broken_entry(path: str, error: EpochalError) -> Finding:
-    """Return the finding for an entry that cannot be read."""
     if isinstance(error, UnsupportedVersionError):
         reason = f"it has version v{error.version}; Epochal knows versions up to v{error.newest}"
         return finding("LOG_VERSION_UNKNOWN", path, reason)
@@ -205,7 +203,6 @@ def _behind(offsets: list[int], committed: int) -> Finding:
 
 
 def _neighbours(listing: CheckpointListing) -> Iterator[Finding]:
-    """Compare each batch with the one before it."""
     entries = sorted(listing.offsets.entries.items())
     for (before_id, before), (batch_id, entry) in pairwise(entries):
         path = f"{OFFSETS}/{batch_id}"

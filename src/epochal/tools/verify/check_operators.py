@@ -148,7 +148,6 @@ def content_settings(
 
 
 def read_operator_facts(listing: CheckpointListing, operator: OperatorListing) -> OperatorFacts:
-    """Read an operator's metadata and schemas, and record what is wrong with them."""
     found: list[Finding] = []
     facts = OperatorFacts(_metadata(listing, operator, found), findings=found)
     # Spark never overwrites metadata and schema files, so Hadoop's checksums of them matter.

@@ -43,8 +43,6 @@ _CURRENT, _MANIFEST = "CURRENT", "MANIFEST-"
 
 
 class RocksCheck:
-    """Checks RocksDB stores one by one and collects the findings."""
-
     def __init__(
         self,
         files: Files,

@@ -20,8 +20,6 @@ from epochal.tools.verify.findings import Finding, finding
 
 @dataclass(frozen=True, slots=True)
 class StateFacts:
-    """What the logs require of the state."""
-
     restart_version: int
     newest_version: int | None
     """The newest version that the logs allow: one above the newest batch; None without offsets."""

@@ -57,15 +57,12 @@ class Finding:
     """The first version of the state that needs the file, if its name does not tell."""
 
     def as_json(self) -> dict[str, str]:
-        """The form that `verify --json` promises."""
         names = ("code", "severity", "path", "message", "remedy")
         return {name: str(getattr(self, name)) for name in names}
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """The usual severity of a code, what it means, and what to do."""
-
     severity: Severity
     meaning: str
     remedy: str

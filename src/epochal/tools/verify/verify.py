@@ -77,11 +77,9 @@ class Report:
 
     @property
     def healthy(self) -> bool:
-        """Whether no finding is worse than `info`."""
         return is_healthy(self.findings)
 
     def as_json(self) -> dict[str, object]:
-        """The form that `verify --json` promises."""
         return {
             "healthy": self.healthy,
             "sink": self.sink.value,
@@ -155,15 +153,9 @@ def verify(
             replace(each, message=of_epochs(each.message), remedy=of_epochs(each.remedy))
             for each in found
         ]
-    return Report(
-        files.url,
-        tuple(by_weight(found)),
-        directories.file_count,
-        len(listing.offsets.ids),
-        depth,
-        listing.is_continuous,
-        checked,
-    )
+    ordered = tuple(by_weight(found))
+    counts = directories.file_count, len(listing.offsets.ids)
+    return Report(files.url, ordered, *counts, depth, listing.is_continuous, checked)
 
 
 def _verify_sink(files: Files, directories: Directories, depth: Depth) -> Report:
@@ -175,7 +167,6 @@ def _verify_sink(files: Files, directories: Directories, depth: Depth) -> Report
 
 
 def state_facts(listing: CheckpointListing) -> StateFacts:
-    """Return what the logs require of the state."""
     from epochal.tools.verify.check_state import StateFacts
 
     newest = listing.offsets.latest
