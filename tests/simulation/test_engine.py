@@ -20,7 +20,7 @@ from epochal.continuous.tasks.exchange import Exchange, Inbox
 from epochal.continuous.tasks.frames import Frame
 from epochal.continuous.tasks.reports import TaskReports
 from epochal.continuous.tasks.task_sources import TaskSources
-from epochal.epoch import durable, recovery
+from epochal.epoch import recovery
 from epochal.epoch.coordinator import EpochCoordinator, Phase
 from epochal.epoch.driver import EpochDriver
 from epochal.epoch.effects import Acknowledge, CommitSink, Decide, Effect, LogCommit, ReadingHeld
@@ -115,7 +115,7 @@ def recompute_a_decided_epoch(patch: pytest.MonkeyPatch) -> None:
     def plan(logs: recovery.Logs, query: recovery.QueryShape, **how: Any) -> recovery.RecoveryPlan:
         return real(logs, query, **{**how, "sink_decides": True, "sink_decided": False})
 
-    patch.setattr(durable, "plan_recovery", plan)
+    patch.setattr(recovery, "plan_recovery", plan)
 
 
 def skip_alignment(patch: pytest.MonkeyPatch) -> None:
