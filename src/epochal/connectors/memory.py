@@ -30,6 +30,7 @@ from epochal.checkpoint.spark_json import parse_object, to_json
 from epochal.connectors.arrow_stream import decode_stream, encode_stream
 from epochal.connectors.contract import (
     FunctionReaders,
+    FunctionWriters,
     Offset,
     Positions,
     Sink,
@@ -57,7 +58,6 @@ class MemoryPosition:
 
 
 def parse_position(text: str) -> MemoryPosition:
-    """Parse the text of `MemoryPosition.text`."""
     match parse_object(text, "memory position"):
         case {"batch": int(batch), "row": int(row)} if batch >= 0 and row >= 0:
             return MemoryPosition(batch, row)
@@ -192,22 +192,18 @@ class MemoryStream(Source):
         """Keep the files: a restarted query continues to read them."""
 
 
-@dataclass(frozen=True, slots=True)
-class MemoryWriters:
-    """Opens writers in tasks, which write one file per epoch that has any rows."""
+def _open_writer(directory: str, context: WriterContext) -> RowCollector:
+    """Open a writer in a task. It writes one file per epoch that has any rows."""
 
-    directory: str
-
-    def open(self, context: WriterContext) -> RowCollector:
-        return RowCollector(partial(self._written, context))
-
-    def _written(self, context: WriterContext, epoch: int, rows: list[pa.RecordBatch]) -> bytes:
+    def write(epoch: int, rows: list[pa.RecordBatch]) -> bytes:
         if not rows:
             return b""
         name = f"{epoch}-a{context.attempt}-t{context.task}-{uuid4().hex[:8]}.arrow"
         data = encode_stream(context.schema, rows).to_pybytes()
-        open_files(self.directory).create(name, data)
+        open_files(directory).create(name, data)
         return name.encode()
+
+    return RowCollector(write)
 
 
 class MemoryOutput:
@@ -269,8 +265,8 @@ class MemorySink(Sink):
         output.begin(schema, complete=complete)
 
     @property
-    def writers(self) -> MemoryWriters:
-        return MemoryWriters(self._files.url)
+    def writers(self) -> FunctionWriters:
+        return FunctionWriters(partial(_open_writer, self._files.url))
 
     def decided(self, epoch: int) -> bool:
         return self.output.newest() >= epoch

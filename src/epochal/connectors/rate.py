@@ -138,7 +138,6 @@ class RatePosition:
 
 
 def parse_position(text: str) -> RatePosition:
-    """Parse the text of `RatePosition.text`."""
     match parse_object(text, "rate position"):
         case {"next": int(following), "step": int(step)} if following >= 0 and step > 0:
             return RatePosition(following, step)

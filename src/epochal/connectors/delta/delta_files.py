@@ -99,7 +99,6 @@ def indexed_columns(configuration: Mapping[str, str]) -> int:
 
 
 def file_stats(rows: pa.Table, columns: int = INDEXED_COLUMNS) -> str:
-    """Return the statistics of a file with these rows."""
     collected = _Collected(columns if columns >= 0 else 1 << 30)
     least, most, nulls = collected.of(
         {name: rows.column(name) for name in rows.column_names}, rows.schema

@@ -8,9 +8,8 @@ apart.
 
 Files of an epoch are deleted when a later one is handed over: only then is the epoch committed.
 
-In output mode complete every epoch emits the whole result, also an epoch without input. A task
-notes in its message whether it had input. If any task had some, the function is called, also with
-an empty result; if none had, the result is the same as before, and it is not called.
+In output mode complete the function is called if any task had input, also with an empty result:
+see `WholeResultWriter`.
 
 Note: columns are named by their position in the files. Two columns of a query may have the same
 name, or names that differ in case only, and readers of files take neither.
@@ -19,7 +18,6 @@ name, or names that differ in case only, and readers of files take neither.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 from urllib.parse import unquote
@@ -30,7 +28,8 @@ import pyarrow as pa
 
 from epochal.checkpoint.layout import EPOCHAL
 from epochal.checkpoint.metadata_log import parse_batch_id, storage_errors
-from epochal.connectors.contract import Sink, SinkWriter, WriterContext
+from epochal.connectors.at_least_once import AtLeastOnceSink
+from epochal.connectors.contract import FunctionWriters, SinkWriter, WriterContext
 from epochal.connectors.file.file_formats import Csv, FileFormat, ParquetCodec, encoder
 from epochal.connectors.file.file_names import entry_path
 from epochal.connectors.row_collector import PartWriter, WholeResultWriter
@@ -71,48 +70,33 @@ def _message(epoch: int, parts: list[str]) -> bytes:
     return msgspec.json.encode(parts) if parts else b""
 
 
-@dataclass(frozen=True, slots=True)
-class BatchFileWriters:
-    """Opens writers in tasks, which write an epoch's rows to a file, or to several."""
+def _open_writer(directory: str, complete: bool, context: WriterContext) -> SinkWriter:
+    """Open a writer in a task. It writes an epoch's rows to a file, or to several."""
 
-    directory: str
-    complete: bool = False
-
-    def open(self, context: WriterContext) -> SinkWriter:
-        write = partial(self._written, context)
-        rows = PartWriter(context.schema, MAX_PART_BYTES, write, _message, epoch=context.epoch)
-        return WholeResultWriter(rows, _noted) if self.complete else rows
-
-    def _written(self, context: WriterContext, epoch: int, table: pa.Table) -> list[str]:
+    def write(epoch: int, table: pa.Table) -> list[str]:
         if not table.num_rows:
             return []
         table = with_a_column(table.rename_columns(staged_names(table.num_columns)))
         suffix, encode = encoder(FileFormat.PARQUET, table.schema, Csv(), ParquetCodec.SNAPPY)
         part = f"{epoch}-a{context.attempt}-t{context.task}-{uuid4().hex[:8]}{suffix}"
-        with storage_errors(join_url(self.directory, part)):
-            open_files(self.directory).create(part, encode(table))
+        with storage_errors(join_url(directory, part)):
+            open_files(directory).create(part, encode(table))
         return [part]
 
+    rows = PartWriter(context.schema, MAX_PART_BYTES, write, _message, epoch=context.epoch)
+    return WholeResultWriter(rows, _noted) if complete else rows
 
-class StagedBatchSink(Sink):
+
+class StagedBatchSink(AtLeastOnceSink):
     """The driver's side: hands committed epochs to `deliver`.
 
-    Epochs without rows are skipped, or in output mode complete epochs without input.
+    Epochs without rows are skipped, or in output mode complete epochs without input. Only the
+    function knows what it has done with an epoch.
     """
-
-    exactly_once = False
 
     def __init__(self, deliver: Deliver, checkpoint: Files, *, complete: bool = False) -> None:
         self._deliver, self._files = deliver, checkpoint.at(STAGED)
-        self._complete = complete
-
-    @property
-    def writers(self) -> BatchFileWriters:
-        return BatchFileWriters(self._files.url, self._complete)
-
-    def decided(self, epoch: int) -> bool:
-        del epoch
-        return False  # only the function knows what it has done with an epoch
+        super().__init__(FunctionWriters(partial(_open_writer, self._files.url, complete)))
 
     def commit(self, epoch: int, messages: Sequence[bytes]) -> None:
         names: list[str] = []

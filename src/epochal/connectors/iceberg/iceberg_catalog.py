@@ -54,7 +54,6 @@ metadata; without these settings, an epoch per second would leave 86,400 of them
 
 
 def open_catalog(options: IcebergSinkOptions) -> Catalog:
-    """Open the catalog that the options name."""
     if not options.catalog_settings:
         raise OptionError(
             "iceberg: no catalog is given. Set its type and address, such as "

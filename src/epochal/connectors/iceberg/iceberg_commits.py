@@ -228,11 +228,8 @@ def replace_files(table: Table, branch: str, change: TableChange) -> None:
     _finish(transaction)
 
 
-def delete_files(table: Table, paths: Sequence[str]) -> int:
-    """Delete files that no snapshot names; returns how many could be deleted."""
-    removed = 0
+def delete_files(table: Table, paths: Sequence[str]) -> None:
+    """Delete files that no snapshot names, as far as that is possible."""
     for path in paths:
         with suppress(OSError):
             table.io.delete(path)
-            removed += 1
-    return removed

@@ -178,12 +178,10 @@ def readers_of(positions: Sequence[Positions]) -> tuple[ReaderPlan, ...]:
 
 
 def readers_of_task(readers: Sequence[ReaderPlan], task: int, tasks: int) -> tuple[ReaderPlan, ...]:
-    """Return the readers that a task owns."""
     return tuple(reader for reader in readers if reader.reader % tasks == task)
 
 
 def partitions_of_task(state_partitions: int, task: int, tasks: int) -> range:
-    """Return the state partitions that a task owns."""
     return range(task, state_partitions, tasks)
 
 

@@ -267,7 +267,6 @@ class Sessions:
         return session
 
     def _grouping(self, key: Row, session: _Session) -> Row:
-        """The grouping columns of a session."""
         place = self._place
         return (*key[:place], (session.start, session.end), *key[place:])
 

@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
+from epochal.connectors.arrow_stream import decode_stream, encode_stream
 from epochal.continuous.operators.aggregation.functions import AggregateCall, Column
 from epochal.continuous.operators.aggregation.grouping import arrow_groups_like_spark
 from epochal.continuous.operators.cells import keys_of
@@ -107,7 +108,7 @@ class SparkBuffers:
         for start, end in _chunks([len(group) for group in groups]) or [(0, 0)]:
             some = groups[start:end]
             rows = b"".join(chain.from_iterable((_LENGTH.pack(len(g)), g) for g in some))
-            tables.append(pa.ipc.open_stream(CLIENT.run(self._step, rows)).read_all())
+            tables.append(decode_stream(CLIENT.run(self._step, rows)))
         whole = pa.concat_tables(tables)
         return [
             column_of(column, len(groups), field.type)
@@ -149,11 +150,8 @@ class SparkBuffers:
         merges = b"".join(
             chain.from_iterable(_merge(group, recipe) for group, recipe in enumerate(recipes))
         )
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, (batches or [_NO_ROWS])[0].schema) as stream:
-            for batch in batches:
-                stream.write_batch(batch)
-        answer = CLIENT.run(self._step, sink.getvalue(), merges, *([b""] if exchanged else []))
+        data = encode_stream((batches or [_NO_ROWS])[0].schema, batches)
+        answer = CLIENT.run(self._step, data, merges, *([b""] if exchanged else []))
         return list(_split(answer))
 
 

@@ -111,7 +111,6 @@ def as_column(value: Value, rows: int) -> Value:
 
 
 def column_of(value: Value, rows: int, kind: pa.DataType) -> Value:
-    """Convert a value to a column of the type `kind` with `rows` rows."""
     value = as_column(value, rows)
     if isinstance(value, pa.ChunkedArray):
         value = value.combine_chunks()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -36,28 +36,21 @@ class GenerateSpec:
     schema: pa.Schema
     """Those columns of the input, then the generated ones."""
 
-    def open(self) -> Generate:
-        return Generate(self)
-
-
-class Generate:
-    """Repeats each row once for every row that the generator makes of it."""
-
-    def __init__(self, spec: GenerateSpec) -> None:
-        self._spec = spec
-        self._types = spec.schema.types[len(spec.input_columns) :]
+    def open(self) -> Self:
+        return self
 
     def process(self, batch: pa.RecordBatch, at: Moment) -> Iterable[pa.RecordBatch]:
-        spec, rows = self._spec, batch.num_rows
+        """Repeat each row once for every row that the generator makes of it."""
+        rows, types = batch.num_rows, self.schema.types[len(self.input_columns) :]
         if not rows:
             return ()
-        (call, *_) = spec.arguments
-        if spec.generator == SPARK and isinstance(call, Call):
-            parents, *generated = spark_rows(call, batch, evaluate, outer=spec.outer)
+        (call, *_) = self.arguments
+        if self.generator == SPARK and isinstance(call, Call):
+            parents, *generated = spark_rows(call, batch, evaluate, outer=self.outer)
         else:
-            values = evaluate_all(spec.arguments, batch)
-            parents, generated = GENERATORS[spec.generator](values, rows, self._types)
-            if spec.outer:
+            values = evaluate_all(self.arguments, batch)
+            parents, generated = GENERATORS[self.generator](values, rows, types)
+            if self.outer:
                 own = len(parents)
                 parents, places = with_unmatched(parents, np.arange(own), rows)
                 if len(parents) > own:
@@ -66,12 +59,12 @@ class Generate:
         if not len(parents):
             return ()
         index = pa.array(parents, pa.int64())
-        own_columns = [batch.column(number).take(index) for number in spec.input_columns]
+        own_columns = [batch.column(number).take(index) for number in self.input_columns]
         made_columns = [
             column_of(column, len(parents), kind)
-            for column, kind in zip(generated, self._types, strict=True)
+            for column, kind in zip(generated, types, strict=True)
         ]
-        return (batch_of([*own_columns, *made_columns], spec.schema, len(parents)),)
+        return (batch_of([*own_columns, *made_columns], self.schema, len(parents)),)
 
 
 def with_unmatched(rows: Any, places: Any, count: int) -> tuple[Any, Any]:
