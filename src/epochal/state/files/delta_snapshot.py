@@ -180,36 +180,21 @@ def _record(key: bytes, value: bytes | None, row_checksums: bool) -> bytes:
     return head + (END_MARK if value is None else len(value).to_bytes(4, "big") + value)
 
 
-def encode_spans(
-    keys: Spans, values: Spans, deleted: Flags | None = None, *, row_checksums: bool = False
-) -> bytes:
-    """Write many records at once, and the end mark. A deleted record needs an empty value span."""
-    before_key, before_value = _heads(keys, values, deleted, row_checksums)
+def encode_spans(keys: Spans, values: Spans, *, row_checksums: bool = False) -> bytes:
+    """Write many puts at once, and the end mark."""
+    count, columns = len(keys), 3 if row_checksums else 2
+    heads = np.empty((count, columns), ">i4")
+    heads[:, 0] = keys.lengths
+    heads[:, 1] = values.lengths
+    if row_checksums:
+        heads[:, 1] += 4
+        heads[:, 2] = compute_row_checksums(keys, values).astype("<u4").view(">i4")
+    buffer = heads.reshape(-1).view(np.uint8)
+    places = np.arange(count, dtype=np.int64) * 4 * columns
+    before_key = Spans(buffer, places, np.full(count, 4, np.int64))
+    before_value = Spans(buffer, places + 4, np.full(count, 4 * columns - 4, np.int64))
     records = join((before_key, keys, before_value, values))
     return b"".join((memoryview(cast(Any, records)), END_MARK))
-
-
-def _heads(
-    keys: Spans, values: Spans, deleted: Flags | None, row_checksums: bool
-) -> tuple[Spans, Spans]:
-    """The bytes before each key and before each value: lengths, and checksums if there are any."""
-    count = len(keys)
-    places = np.arange(count, dtype=np.int64)
-    fours = np.full(count, 4, np.int64)
-    if not row_checksums:
-        lengths = np.empty((2, count), ">i4")
-        lengths[0] = keys.lengths
-        lengths[1] = values.lengths if deleted is None else np.where(deleted, -1, values.lengths)
-        buffer = lengths.reshape(-1).view(np.uint8)
-        return Spans(buffer, places * 4, fours), Spans(buffer, (places + count) * 4, fours)
-    gone = np.zeros(count, np.bool_) if deleted is None else deleted
-    heads = np.empty((count, 4), ">i4")
-    heads[:, 0] = keys.lengths + np.where(gone, 4, 0)
-    heads[:, 2] = np.where(gone, -1, values.lengths + 4)
-    heads[:, 1] = heads[:, 3] = compute_row_checksums(keys, values).astype("<u4").view(">i4")
-    buffer = heads.reshape(-1).view(np.uint8)
-    before_key = Spans(buffer, places * 16, np.where(gone, 8, 4))
-    return before_key, Spans(buffer, places * 16 + 8, np.where(gone, 4, 8))
 
 
 def _scan(

@@ -292,15 +292,11 @@ class RocksDirectory:
         return read_lineage(self._read_changelog(item), name)
 
     def _missing(self, item: LineageItem) -> StateLoadError:
-        path = join_url(self._files.url, file_name(item, "changelog"))
-        return StateLoadError(path, "the file does not exist", MISSING_CHANGELOG)
+        return _missing(self._files, file_name(item, "changelog"), MISSING_CHANGELOG)
 
     def _read_changelog(self, item: LineageItem) -> bytes:
         name = file_name(item, "changelog")
-        try:
-            packed = self._files.read(name, large=True)
-        except FileNotFoundError:
-            raise self._missing(item) from None
+        packed = _read_large(self._files, name, MISSING_CHANGELOG)
         source = join_url(self._files.url, name)
         return decompress(packed, self._settings.codec, source=source, bounds=self._files.bounds)
 
@@ -325,7 +321,8 @@ def replay(changelog: Changelog, draft: Draft, form: ValueWrapper, source: str) 
 def read_metadata(files: Files, item: LineageItem) -> SnapshotMetadata:
     name = file_name(item, "zip")
     source = join_url(files.url, name)
-    return _opened(_archive(files, name), source, files.bounds.room(source))[0]
+    data = _read_large(files, name, MISSING_SNAPSHOT)
+    return _opened(data, source, files.bounds.room(source))[0]
 
 
 def read_snapshot(
@@ -337,7 +334,8 @@ def read_snapshot(
     """
     name = file_name(item, "zip")
     source = join_url(files.url, name)
-    return read_archive(files, _archive(files, name), delimiter, source, wanted)
+    data = _read_large(files, name, MISSING_SNAPSHOT)
+    return read_archive(files, data, delimiter, source, wanted)
 
 
 def read_archive(
@@ -361,12 +359,16 @@ def _start_of(wanted: Selection, families: Mapping[str, int]) -> bytes:
     return family_prefix(families[wanted.family]) + wanted.prefix
 
 
-def _archive(files: Files, name: str) -> bytes:
+def _read_large(files: Files, name: str, condition: str) -> bytes:
+    """The content of a file; a StateLoadError with the condition if it is missing."""
     try:
         return files.read(name, large=True)
     except FileNotFoundError:
-        source = join_url(files.url, name)
-        raise StateLoadError(source, "the file does not exist", MISSING_SNAPSHOT) from None
+        raise _missing(files, name, condition) from None
+
+
+def _missing(files: Files, name: str, condition: str) -> StateLoadError:
+    return StateLoadError(join_url(files.url, name), "the file does not exist", condition)
 
 
 def _opened(data: bytes, source: str, room: Room) -> tuple[SnapshotMetadata, zipfile.ZipFile]:
@@ -394,14 +396,10 @@ def _fetch(files: Files, metadata: SnapshotMetadata, scratch: Path, source: str)
     # The same file may be listed many times, and the sum must fit on the disk.
     files.bounds.check(source, sum(shared.size for shared in metadata.files), large=True)
     for shared in metadata.files:
-        path = join_url(files.url, shared.path)
-        try:
-            data = files.read(shared.path, large=True)
-        except FileNotFoundError:
-            raise StateLoadError(path, "the file does not exist", MISSING_SNAPSHOT) from None
+        data = _read_large(files, shared.path, MISSING_SNAPSHOT)
         if len(data) != shared.size:
             reason = f"{source} expects {shared.size} bytes, but it has {len(data)}"
-            raise StateLoadError(path, reason, UNEXPECTED_SIZE)
+            raise StateLoadError(join_url(files.url, shared.path), reason, UNEXPECTED_SIZE)
         (scratch / shared.local_name).write_bytes(data)
 
 

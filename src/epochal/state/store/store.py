@@ -76,7 +76,7 @@ class ReadStateStore:
 
     def iterator(self) -> Iterator[tuple[Row, Row]]:
         """Every key and value, as of this call."""
-        return self._decoded(self._draft.items())
+        return self._codec.decoded(self._draft.items())
 
     def get_range(
         self, start: RowLike | None = None, end: RowLike | None = None
@@ -98,7 +98,7 @@ class ReadStateStore:
                 "STATE_STORE_UNSUPPORTED_OPERATION",
             )
         rows = self._draft.with_prefix(self._codec.encode_prefix(prefix), self._codec.prefixes_of)
-        return self._decoded(iter(rows))
+        return self._codec.decoded(iter(rows))
 
     def get_batch(self, keys: pa.RecordBatch) -> tuple[pa.RecordBatch, pa.BooleanArray]:
         """The values of many keys, row by row, and whether each key exists.
@@ -131,9 +131,6 @@ class ReadStateStore:
 
     def __exit__(self, *_: object) -> None:
         self.abort()
-
-    def _decoded(self, rows: Iterator[tuple[bytes, bytes]]) -> Iterator[tuple[Row, Row]]:
-        return self._codec.decoded(rows)
 
 
 class StateStore(ReadStateStore):
