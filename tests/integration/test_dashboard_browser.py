@@ -39,7 +39,7 @@ from epochal.testing.server import free_port
 SCREENSHOTS = ROOT / "build" / "screenshots"
 SOON_SECONDS = 30.0
 """A fault must be seen so soon, without a reload. On an idle machine it is within two seconds; a
-busy one needs longer, and tests/unit/dashboard/test_health.py checks the interval by a clock."""
+busy one needs longer; tests/unit/dashboard/test_dashboard_server.py checks it by a clock."""
 
 
 @dataclass(frozen=True, slots=True)

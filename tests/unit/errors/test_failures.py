@@ -1,4 +1,4 @@
-"""The kind of every error, which decides whether a query restarts, waits or ends."""
+"""The kind of every error, which decides whether a query restarts, waits or ends; users' errors."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ import pyarrow as pa
 import pytest
 
 from epochal import errors
+from epochal.connectors.contract import WriterContext
+from epochal.connectors.foreach import ForeachSink
+from epochal.connectors.user_code import is_users, report_of
 from epochal.errors.base import FailureKind
 from epochal.errors.failures import kind_of
 
@@ -124,3 +127,23 @@ def test_an_error_of_unknown_kind_has_that_of_its_cause() -> None:
 )
 def test_storage_errors_say_what_they_are(number: int, says: str) -> None:
     assert str(errors.StorageError.of("/out", of_system(number))) == says
+
+
+SCHEMA = pa.schema([("n", pa.int64())])
+CONTEXT = WriterContext(0, 1, "run", SCHEMA, 0)
+
+
+@pytest.mark.parametrize("by_batch", [False, True])
+def test_a_function_that_cannot_write_is_the_first_line_of_the_report(by_batch: bool) -> None:
+    def refuse(*_rows: Any) -> None:
+        raise OSError("no route to the database")
+
+    writer = ForeachSink(refuse, by_batch=by_batch).writers.open(CONTEXT)
+    writer.write(pa.RecordBatch.from_pydict({"n": [1]}, schema=SCHEMA))
+    with pytest.raises(OSError, match="no route") as failed:
+        writer.cut(0)()
+    writer.close()
+    lines = report_of(failed.value).splitlines()
+    assert is_users(failed.value)
+    assert lines[1].endswith(", in refuse")
+    assert lines[-1] == "OSError: no route to the database"

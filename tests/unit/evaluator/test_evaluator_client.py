@@ -1,4 +1,4 @@
-"""Requests to an evaluator and its answers, over a real socket with a small server of our own."""
+"""Evaluators: their command, what they keep for later starts, and requests over a real socket."""
 
 from __future__ import annotations
 
@@ -27,6 +27,14 @@ from epochal.evaluator.evaluator_client import (
     EvaluatorClient,
     EvaluatorStep,
     Session,
+)
+from epochal.evaluator.evaluator_process import cache_folder, code_in
+from epochal.evaluator.executor_jvm import (
+    Code,
+    ExecutorProcess,
+    class_path,
+    find_executor,
+    java_command,
 )
 
 Answer: TypeAlias = Callable[[list[bytes]], tuple[int, bytes] | None]
@@ -215,3 +223,130 @@ def test_another_memory_is_another_evaluator_and_many_steps_are_forgotten(server
     for number in range(MAX_STEPS):
         client.run(step(str(number)), b"a")
     assert server.connections == 3
+
+
+@pytest.fixture
+def sources(tmp_path: Path) -> Path:
+    folder = tmp_path / "java"
+    folder.mkdir()
+    (folder / "Evaluator.java").write_text("class Evaluator {}")
+    return folder
+
+
+def folder_of(tmp_path: Path, sources: Path, jars: str = "/spark/jars/*") -> Path | None:
+    executor = ExecutorProcess(17, "/usr/bin/java", ("java", "-cp", jars, "org.apache.spark.Main"))
+    return cache_folder(executor, {"XDG_CACHE_HOME": str(tmp_path / "cache")}, sources)
+
+
+def test_another_spark_and_other_sources_have_other_folders(tmp_path: Path, sources: Path) -> None:
+    first = folder_of(tmp_path, sources)
+    assert first == folder_of(tmp_path, sources)
+    other = folder_of(tmp_path, sources, "/other/jars/*")
+    (sources / "Evaluator.java").write_text("class Evaluator { }")
+    assert len({first, other, folder_of(tmp_path, sources)}) == 3
+
+
+def test_a_folder_in_which_others_can_write_is_not_used(tmp_path: Path, sources: Path) -> None:
+    folder = folder_of(tmp_path, sources)
+    assert folder is not None
+    assert folder.stat().st_mode & 0o777 == 0o700
+    folder.chmod(0o770)
+    assert folder_of(tmp_path, sources) is None
+
+
+def test_a_home_that_cannot_be_written_means_no_cache(tmp_path: Path, sources: Path) -> None:
+    (tmp_path / "cache").write_text("a file, not a directory")
+    assert folder_of(tmp_path, sources) is None
+    assert code_in(None, sources) == Code(sources)
+
+
+def test_files_are_used_as_far_as_they_are_there(tmp_path: Path, sources: Path) -> None:
+    folder = folder_of(tmp_path, sources)
+    assert folder is not None
+    archive, jar = folder / "evaluator.jsa", folder / "evaluator.jar"
+    archive.touch()
+    assert code_in(folder, sources) == Code(sources)
+    jar.touch()
+    assert code_in(folder, sources) == Code(sources, jar, archive)
+    archive.unlink()
+    assert code_in(folder, sources) == Code(sources, jar)
+
+
+SOURCES = Path("/cache/java")
+STARTED = (
+    "/usr/bin/java",
+    "-cp",
+    "conf:/spark/jars/*",
+    "-Xmx4g",
+    "-Duser.timezone=Asia/Tokyo",
+    "--add-opens=java.base/java.lang=ALL-UNNAMED",
+    "-Dspark.driver.port=7077",
+    "org.apache.spark.executor.CoarseGrainedExecutorBackend",
+    "--executor-id",
+    "3",
+)
+EXECUTOR = ExecutorProcess(17, "/usr/bin/java", STARTED, "/executors/app-1")
+
+
+def command(
+    executor: ExecutorProcess = EXECUTOR, memory_mb: int = 256, code: Code | None = None
+) -> str:
+    made = java_command(executor, {}, memory_mb, code or Code(SOURCES), ["/run/socket", "17"])
+    return " ".join(made)
+
+
+def test_an_evaluator_has_the_java_the_class_path_and_the_zone_of_its_executor() -> None:
+    assert command().startswith("/usr/bin/java ")
+    assert " -cp /executors/app-1/conf:/spark/jars/* " in command()
+    assert " -Duser.timezone=Asia/Tokyo " in command()
+
+
+def test_an_evaluator_has_neither_the_memory_nor_the_ports_of_its_executor() -> None:
+    assert "-Xmx4g" not in command()
+    assert "spark.driver.port" not in command()
+
+
+@pytest.mark.parametrize(
+    ("memory_mb", "heap", "buffers"), [(256, 78, 26), (512, 270, 90), (10, 54, 18)]
+)
+def test_heap_and_buffers_leave_room_for_the_rest_of_the_memory(
+    memory_mb: int, heap: int, buffers: int
+) -> None:
+    made = command(memory_mb=memory_mb)
+    assert f" -Xmx{heap}m -XX:MaxDirectMemorySize={buffers}m " in made
+
+
+def test_source_files_are_compiled_and_a_jar_is_not() -> None:
+    assert f"JavaSourceClassLoader -sourcepath {SOURCES} Evaluator /run/socket 17" in command()
+    made = command(code=Code(SOURCES, Path("/cache/e.jar"), Path("/cache/e.jsa")))
+    assert made.endswith(" Evaluator /run/socket 17")
+    assert " -XX:SharedArchiveFile=/cache/e.jsa " in made
+    assert " -cp /cache/e.jar:/executors/app-1/conf:/spark/jars/* " in made
+    assert "JavaSourceClassLoader" not in made
+
+
+def test_modules_are_opened_and_messages_are_few_unless_the_executor_says_so() -> None:
+    assert command().count("--add-opens") == 1
+    plain = command(ExecutorProcess(17, "/usr/bin/java"))
+    assert plain.count("--add-opens") == 12
+    assert f"-Dlog4j2.configurationFile={SOURCES}/log4j2.properties" in plain
+    own = "-Dlog4j2.configurationFile=/etc/mine.xml"
+    logged = command(ExecutorProcess(17, "java", (*STARTED[:3], own)))
+    assert logged.count("log4j2") == 1
+    assert own in logged
+
+
+def test_the_class_path_may_be_in_the_environment() -> None:
+    executor = ExecutorProcess(17, "java", ("java", "org.apache.spark.Main"), "/yarn")
+    assert class_path(executor, {"CLASSPATH": "a.jar:/b.jar"}) == "/yarn/a.jar:/b.jar"
+    unknown = ExecutorProcess(17, "java")
+    assert class_path(unknown, {"CLASSPATH": "a.jar", "SPARK_HOME": "/s"}) == "/s/jars/*"
+
+
+def test_without_a_jvm_above_the_java_of_the_environment_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", "/opt/java")
+    monkeypatch.setattr("epochal.evaluator.executor_jvm._ancestors", lambda _: [])
+    monkeypatch.setattr("epochal.evaluator.executor_jvm._driver_pid", lambda: None)
+    assert find_executor().java == "/opt/java/bin/java"

@@ -1,21 +1,29 @@
-"""The metrics of queries, and the endpoint that serves them."""
+"""Metrics of queries, phases of epochs, their endpoint, and Grafana's use of them."""
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from prometheus_client.parser import text_string_to_metric_families
 from tests.unit.metrics.runs import RUN, epoch, progress
 
 from epochal.errors import OptionError
+from epochal.metrics.otel_spans import SpanWriter, find_tracer
 from epochal.metrics.prometheus import Metric, MetricsServer, Sample, merge_metrics, serve, text_of
 from epochal.metrics.query_metrics import METRICS, QueryMetrics, behind_latest, kafka_lag
-from epochal.metrics.run_records import RunEnded, StatusChanged
+from epochal.metrics.run_records import PHASES, RunEnded, StatusChanged, phases_of
 from epochal.testing.server import free_port
 
 
@@ -208,3 +216,147 @@ def test_a_port_that_is_taken_is_an_error_that_names_it() -> None:
         port = taken.getsockname()[1]
         with pytest.raises(OptionError, match=f"127.0.0.1:{port}"):
             serve(of("late").collect, port)
+
+
+LENGTH = st.floats(-50, 500)
+
+
+def test_an_epoch_is_divided_into_the_steps_of_the_protocol() -> None:
+    found = [(phase.name, phase.start_ms, phase.took_ms) for phase in phases_of(epoch(0))]
+    assert found == [
+        ("cut", 10_100, 5),
+        ("state", 10_105, 6),
+        ("prepare", 10_111, 4),
+        ("log", 10_115, 3),
+        ("commit", 10_118, 12),
+        ("ack", 10_130, 1.5),
+    ]
+
+
+def test_an_acknowledgement_that_is_not_known_is_left_out() -> None:
+    assert [phase.name for phase in phases_of(epoch(0, ack_ms=None))] == list(PHASES[:-1])
+
+
+@given(prepare=LENGTH, state=LENGTH, stage=LENGTH, queue=LENGTH, wal=LENGTH, total=LENGTH)
+def test_phases_follow_each_other_from_the_cut_to_the_commit_whatever_clocks_say(
+    prepare: float, state: float, stage: float, queue: float, wal: float, total: float
+) -> None:
+    given_epoch = epoch(
+        0,
+        prepare_ms=prepare,
+        state_ms=state,
+        stage_ms=stage,
+        queue_ms=queue,
+        wal_ms=wal,
+        committed_ms=10_100 + round(total),
+        ack_ms=None,
+    )
+    phases = phases_of(given_epoch)
+    assert all(phase.took_ms >= 0 for phase in phases)
+    assert [phase.start_ms for phase in phases[1:]] == [phase.end_ms for phase in phases[:-1]]
+    assert abs(phases[-1].end_ms - max(10_100, 10_100 + round(total), 10_100 + prepare)) < 1e-6
+
+
+def test_an_epoch_is_a_span_with_its_phases_below() -> None:
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    SpanWriter(provider.get_tracer("epochal")).write([RUN, epoch(3), progress(), epoch(4)])
+    spans = exporter.get_finished_spans()
+    assert [span.name for span in spans] == [*PHASES, "epoch"] * 2
+    *phases, whole = spans[:7]
+    assert whole.parent is None
+    assert whole.context is not None
+    assert {phase.parent.span_id for phase in phases if phase.parent} == {whole.context.span_id}
+    assert (whole.start_time, whole.end_time) == (10_300_000_000, 10_431_500_000)
+    assert [phase.start_time for phase in phases][1:] == [phase.end_time for phase in phases][:-1]
+    about = dict(whole.attributes or {})
+    assert about["epochal.query.id"] == RUN.query_id
+    assert about["epochal.run.id"] == RUN.run_id
+    assert (about["epochal.epoch"], about["epochal.rows_in"]) == (3, 12)
+    assert spans[13].context is not None
+    assert spans[13].context.trace_id != whole.context.trace_id, "each epoch is a trace of its own"
+
+
+def test_without_a_configured_provider_nothing_is_traced() -> None:
+    assert find_tracer() is None
+
+
+GRAFANA = Path(__file__).parents[3] / "docs" / "grafana"
+SUFFIXES = ("_bucket", "_sum", "_count")
+
+
+def known() -> set[str]:
+    names = {spec.name for spec in METRICS}
+    histograms = {spec.name for spec in METRICS if spec.kind == "histogram"}
+    return names | {f"{name}{suffix}" for name in histograms for suffix in SUFFIXES}
+
+
+def named_in(expression: str) -> set[str]:
+    return set(re.findall(r"\b(?:epochal|spark_streaming|kafka)_\w+", expression))
+
+
+def panels() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads((GRAFANA / "epochal.json").read_text())["panels"]
+    return found
+
+
+def alerts() -> list[dict[str, str]]:
+    """The rules, parsed with the few forms of YAML that the file uses."""
+    found: list[dict[str, str]] = []
+    for line in (GRAFANA / "alerts.yaml").read_text().splitlines():
+        match = re.match(r"\s*(?:- )?(alert|expr|summary|runbook|for): (.*)", line)
+        if match and match[1] == "alert":
+            found.append({})
+        if match:
+            found[-1][match[1]] = match[2]
+    return found
+
+
+@pytest.mark.parametrize("panel", panels(), ids=lambda panel: str(panel["title"]))
+def test_every_metric_of_a_panel_exists(panel: dict[str, Any]) -> None:
+    named = set().union(*(named_in(target["expr"]) for target in panel["targets"]))
+    assert named
+    assert named <= known()
+
+
+def test_panels_do_not_overlap() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in panels():
+        at = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(at["x"], at["x"] + at["w"])
+            for y in range(at["y"], at["y"] + at["h"])
+        }
+        assert not cells & taken
+        assert all(x < 24 for x, _ in cells)
+        taken |= cells
+
+
+@pytest.mark.parametrize("alert", alerts(), ids=lambda alert: alert["alert"])
+def test_every_alert_asks_for_metrics_that_exist_and_says_what_to_do(alert: dict[str, str]) -> None:
+    assert named_in(alert["expr"])
+    assert named_in(alert["expr"]) <= known()
+    assert named_in(alert["runbook"]) <= known()
+    assert len(alert["runbook"]) > 60
+    assert alert["summary"]
+
+
+def test_no_metric_is_missing_from_the_dashboard_without_a_reason() -> None:
+    shown = {
+        name
+        for panel in panels()
+        for target in panel["targets"]
+        for name in named_in(target["expr"])
+    }
+    left_out = {spec.name for spec in METRICS if not any(n.startswith(spec.name) for n in shown)}
+    assert left_out == {
+        "spark_streaming_inputRate_total",  # the counter of rows shows the same, more precisely
+        "spark_streaming_processingRate_total",
+        "spark_streaming_latency",  # the histogram shows more
+        "spark_streaming_states_usedBytes",
+        "epochal_query_failed",  # used by an alert
+        "epochal_query_degraded",  # used by an alert
+        "epochal_query_attempt",
+        "epochal_query_start_time_seconds",
+    }

@@ -1,4 +1,4 @@
-"""Server and clients over real sockets on loopback."""
+"""Frames, valid and not, and server and clients over real sockets on loopback."""
 
 from __future__ import annotations
 
@@ -15,10 +15,19 @@ import pytest
 import zmq
 from tests.waiting import eventually
 
-from epochal.errors import RpcError, RpcRemoteError, RpcTimeoutError, StateError
+from epochal.errors import RpcError, RpcFrameError, RpcRemoteError, RpcTimeoutError, StateError
 from epochal.rpc.client import RpcClient
 from epochal.rpc.curve import CurveKeys
-from epochal.rpc.envelope import EndpointType, PeerId, RpcAddress, encode_request
+from epochal.rpc.envelope import (
+    MAX_FRAME_BYTES,
+    PROTOCOL_VERSION,
+    EndpointType,
+    PeerId,
+    RpcAddress,
+    decode_body,
+    decode_request,
+    encode_request,
+)
 from epochal.rpc.server import RpcServer
 
 
@@ -292,3 +301,51 @@ def test_a_server_listens_at_the_host_it_was_given_and_nowhere_else() -> None:
 def test_a_host_that_is_unknown_is_refused_with_the_setting_to_check() -> None:
     with pytest.raises(RpcError, match=r"no\.such\.host\.invalid:0: .* spark\.driver\.bindAddress"):
         RpcServer(advertised_host="127.0.0.1", bind_host="no.such.host.invalid")
+
+
+class Echo(msgspec.Struct, frozen=True, tag=True):
+    text: str
+
+
+class Other(msgspec.Struct, frozen=True, tag=True):
+    text: str
+
+
+def fault_of(frame: bytes) -> str:
+    with pytest.raises(RpcFrameError) as refused:
+        decode_request(frame)
+    return refused.value.fault
+
+
+def test_a_message_outside_the_union_is_refused() -> None:
+    body = decode_request(encode_request("Sums", 1, Other("x"))).body
+    with pytest.raises(RpcFrameError):
+        decode_body(Add | Echo, body)
+
+
+def test_a_field_of_another_type_is_refused() -> None:
+    body = msgspec.Raw(msgspec.msgpack.encode({"type": "Add", "left": "one", "right": 2}))
+    with pytest.raises(RpcFrameError):
+        decode_body(Add | Echo, body)
+
+
+def test_frames_that_are_not_ours_are_malformed() -> None:
+    good = encode_request("Sums", 1, Add(1, 2))
+    assert fault_of(b"") == "malformed"
+    assert fault_of(b"\xe9") == "malformed"
+    assert fault_of(b"GET / HTTP/1.1") == "malformed"
+    assert fault_of(good[:-1]) == "malformed"
+    assert fault_of(good + b"\x00") == "malformed"
+    assert fault_of(good[:2] + b"\xff\xff\xff") == "malformed"
+
+
+def test_a_frame_of_another_version_is_told_from_a_broken_one() -> None:
+    good = encode_request("Sums", 1, Add(1, 2))
+    assert fault_of(good[:1] + bytes([PROTOCOL_VERSION + 1]) + good[2:]) == "unknown_version"
+
+
+def test_a_frame_above_the_limit_is_refused_before_it_is_decoded() -> None:
+    assert fault_of(b"\xe9\x01" + bytes(MAX_FRAME_BYTES)) == "oversized"
+    with pytest.raises(RpcFrameError) as refused:
+        encode_request("Sums", 1, Echo("x" * MAX_FRAME_BYTES))
+    assert refused.value.fault == "oversized"

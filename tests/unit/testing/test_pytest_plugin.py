@@ -1,10 +1,15 @@
-"""The pytest plugin, as pytest runs it in a process of its own."""
+"""The pytest plugin, in a process of its own, and the blocks of docs/testing.md without a JVM."""
 
 from __future__ import annotations
 
+import re
 from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
 
 import pytest
+
+from epochal import testing
 
 pytest_plugins = ["pytester"]
 
@@ -114,3 +119,20 @@ def test_the_session_is_real(epochal_driver, epochal_session):
             "SKIPPED*crash(at='commit') is only in epochal.testing.Driver, not on Spark*",
         ]
     )
+
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "testing.md"
+
+
+def blocks(kind: str) -> list[str]:
+    return re.findall(rf"^```{kind}\n(.*?)^```", PAGE.read_text(), re.M | re.S)
+
+
+def test_the_blocks_of_the_page_run(capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, Any] = {}
+    for block in blocks("python"):
+        if "testing.frame" not in block:
+            exec(block, names)
+    names["test_totals"](testing.Driver)
+    (shown,) = blocks("text")
+    assert shown in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Which files a decision names, which are garbage, and how they are verified and published."""
+"""The bytes of epoch files; which a decision names, which are garbage, how they are published."""
 
 from __future__ import annotations
 
@@ -7,10 +7,19 @@ import pytest
 
 from epochal.checkpoint.layout import EPOCHS
 from epochal.epoch.epoch_files.chain_files import StateFiles, read_chain, write_epoch
-from epochal.epoch.epoch_files.epoch_file import Header, encode_epoch, file_name
+from epochal.epoch.epoch_files.epoch_file import (
+    MAGIC,
+    Header,
+    StoreFileEntry,
+    checksum_of,
+    decode_epoch,
+    encode_epoch,
+    file_name,
+    parse_file_name,
+)
 from epochal.epoch.epoch_files.state_chain import EpochRun, StateChain, extended
 from epochal.epoch.messages import PreparedState
-from epochal.errors import EpochError, StateLoadError
+from epochal.errors import EpochError, MalformedFileError, StateLoadError
 from epochal.testing.files import MemoryFiles
 
 
@@ -141,3 +150,43 @@ def test_what_earlier_attempts_prepared_is_discarded_and_nothing_else() -> None:
         "state/0/0/6.delta.prepared-of-another",
         "state/0/0/left/5.delta.prepared-a10",
     ]
+
+
+STORES = (
+    StoreFileEntry(0, 3, "default", "8.delta", 5),
+    StoreFileEntry(1, 3, "left-keyToNumValues", "8_id.changelog", 0),
+    StoreFileEntry(1, 4, "default", "8.zip", 2),
+)
+HEADER = Header(7, 2, 1, 4, 99, STORES)
+DATA = encode_epoch(HEADER, [b"delta", b"", b"PK"])
+
+
+def test_a_file_contains_the_file_of_each_store() -> None:
+    found = decode_epoch(DATA, "here")
+    assert (found.header, found.checksum) == (HEADER, checksum_of(DATA))
+    assert [(each.key, each.name, data) for each, data in found.items()] == [
+        ((0, 3, "default"), "8.delta", b"delta"),
+        ((1, 3, "left-keyToNumValues"), "8_id.changelog", b""),
+        ((1, 4, "default"), "8.zip", b"PK"),
+    ]
+
+
+def test_names_are_read_as_they_are_written() -> None:
+    assert parse_file_name(file_name(7, 1, 2)) == (7, 1, 2)
+    for other in ("7-t1", "7-t1-a2.tmp", "x-t1-a2", ".7-t1-a2.crc"):
+        assert parse_file_name(other) is None
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "not an epoch file"),
+        (b"something else entirely, and long", "not an epoch file"),
+        (MAGIC + b"\0\0\0\3abc", "header cannot be read"),
+        (DATA[:-1], "6 bytes of content instead of 7"),
+        (DATA + b"more", "11 bytes of content instead of 7"),
+    ],
+)
+def test_a_file_that_is_not_whole_is_refused(data: bytes, reason: str) -> None:
+    with pytest.raises(MalformedFileError, match=reason):
+        decode_epoch(data, "here")

@@ -1,18 +1,25 @@
-"""What the user's functions of batches may return, and how time and chance become columns."""
+"""What users' functions of batches return, how constants, time and few rows become columns."""
 
 from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark import cloudpickle
+from pyspark.sql import Row
 
 from epochal.connectors.user_code import is_users, report_of
+from epochal.continuous.operators.cells import StoredBatches, arrow_column
 from epochal.continuous.operators.contract import Moment
-from epochal.continuous.operators.expressions.expr import Call, Column
+from epochal.continuous.operators.expressions.expr import Call, Column, Literal
+from epochal.continuous.operators.processor.row_api import RowApi
 from epochal.continuous.operators.stateless.row_operators import (
     MapInArrowSpec,
     MapInPandasSpec,
@@ -20,6 +27,7 @@ from epochal.continuous.operators.stateless.row_operators import (
     lifted,
 )
 from epochal.errors import OptionError
+from epochal.record_batches import FEW_ROWS
 
 SCHEMA = pa.schema([("n", pa.int64())])
 BATCH = pa.RecordBatch.from_pydict({"n": [1, 2]}, schema=SCHEMA)
@@ -136,3 +144,88 @@ def test_all_rows_of_a_batch_have_the_moments_time_and_their_own_chance() -> Non
     assert all(isinstance(each, float) and 0 <= each < 1 for each in chances)
     assert len(set(ids)) == 3
     assert len(set(found.schema.names)) == 5
+
+
+INTERVAL = pa.month_day_nano_interval()
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        pa.scalar((1, 2, 3_000), INTERVAL),
+        pa.scalar(None, INTERVAL),
+        pa.scalar(None, pa.null()),
+        pa.scalar("text"),
+        pa.scalar(Decimal("1.5"), pa.decimal128(38, 3)),
+        pa.scalar({"a": [1, None]}),
+    ],
+    ids=str,
+)
+def test_a_constant_is_the_same_in_a_task(value: pa.Scalar[Any]) -> None:
+    found = cloudpickle.loads(cloudpickle.dumps(Literal(value))).value
+    assert found.equals(value)
+    assert found.type == value.type
+
+
+KINDS: dict[Any, st.SearchStrategy[Any]] = {
+    pa.int64(): st.integers(-(2**63), 2**63 - 1),
+    pa.int8(): st.integers(-128, 127),
+    pa.float64(): st.floats(allow_nan=False),
+    pa.bool_(): st.booleans(),
+    pa.string(): st.text(max_size=4),
+    pa.binary(): st.binary(max_size=4),
+    pa.decimal128(10, 2): st.decimals(-9999, 9999, places=2),
+    pa.timestamp("us", tz="UTC"): st.integers(0, 2**50),
+    pa.date32(): st.integers(0, 20_000),
+}
+FLAT = [kind for kind in KINDS if not pa.types.is_temporal(kind)]
+
+
+@st.composite
+def rows_of(draw: st.DrawFn, kinds: list[Any]) -> tuple[pa.Schema, list[tuple[Any, ...]]]:
+    chosen = draw(st.lists(st.sampled_from(kinds), min_size=1, max_size=4))
+    schema = pa.schema([(f"c{number}", kind) for number, kind in enumerate(chosen)])
+    row = st.tuples(*(st.none() | KINDS[kind] for kind in chosen))
+    return schema, draw(st.lists(row, min_size=1, max_size=5))
+
+
+@given(rows_of(list(KINDS)))
+def test_values_of_a_store_become_the_same_batch(
+    made: tuple[pa.Schema, list[tuple[Any, ...]]],
+) -> None:
+    schema, rows = made
+    columns = list(zip(*rows, strict=True))
+    expected = pa.RecordBatch.from_arrays(
+        [arrow_column(column, kind) for column, kind in zip(columns, schema.types, strict=True)],
+        schema=schema,
+    )
+    found = StoredBatches(schema).batch(columns, len(rows))
+    assert found.schema.equals(schema)
+    assert found.equals(expected)
+
+
+@given(rows_of(FLAT))
+def test_rows_of_a_processor_become_the_same_batch(
+    made: tuple[pa.Schema, list[tuple[Any, ...]]],
+) -> None:
+    schema, rows = made
+    columns = zip(*rows, strict=True)
+    expected = pa.RecordBatch.from_arrays(
+        [pa.array(column, kind) for column, kind in zip(columns, schema.types, strict=True)],
+        schema=schema,
+    )
+    results = [Row(**dict(zip(schema.names, row, strict=True))) for row in rows]
+    (found,) = RowApi([schema.names[0]], schema, schema).output(results)
+    assert found.schema.equals(schema)
+    assert found.equals(expected)
+
+
+@pytest.mark.parametrize("count", [FEW_ROWS - 1, FEW_ROWS])
+def test_any_number_of_values_keeps_its_order(count: int) -> None:
+    kinds: list[Any] = [pa.int64(), pa.decimal128(10, 2)]
+    schema = pa.schema(list(zip("nd", kinds, strict=True)))
+    columns: list[list[Any]] = [list(range(count)), [Decimal(n) for n in range(count)]]
+    assert StoredBatches(schema).batch(columns, len(columns[0])).to_pydict() == {
+        "n": columns[0],
+        "d": columns[1],
+    }
