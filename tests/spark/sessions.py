@@ -10,7 +10,6 @@ from pathlib import Path
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-
 ROOT = Path(__file__).resolve().parents[2]
 APP = "continuous queries"
 INTERPRETED = {
