@@ -8,8 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from tests.contract.kafka_source import KAFKA_WORLDS
-from tests.contract.sources import WORLDS, World, read_some, read_to
+from tests.contract.sources import KAFKA_WORLDS, WORLDS, World, read_some, read_to
 
 from epochal.connectors.contract import Positions, Source
 

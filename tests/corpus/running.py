@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from tests.corpus.inputs import DELAY_SECONDS, EVENTS, PAYMENTS, PHASES, USERS, Streams, prepare
 from tests.corpus.queries import APPEND, COMPLETE, UPDATE, Query, Views
-from tests.frames.oracle import plain
+from tests.frames.streams_of_words import plain
 
 Row = tuple[Any, ...]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from tests.frames.oracle import plain
+from tests.frames.streams_of_words import plain
 
 from epochal.continuous.catalyst.expression_reader import (
     ExpressionReader,

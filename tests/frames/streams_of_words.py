@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -50,3 +51,17 @@ def emitted(writer: Any, checkpoint: Path) -> list[Any]:
     writer.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
     assert writer.start().awaitTermination(PATIENCE_SECONDS)
     return sorted(found, key=str)
+
+
+def plain(value: Any) -> Any:
+    """A value that can be compared with ==, also if it is NaN."""
+    match value:
+        case float() if math.isnan(value):
+            return "NaN"
+        case float() if value == 0:
+            return "-0.0" if math.copysign(1, value) < 0 else 0.0
+        case dict():
+            return {key: plain(each) for key, each in value.items()}
+        case list() | tuple():
+            return [plain(each) for each in value]
+    return value

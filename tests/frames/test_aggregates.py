@@ -10,14 +10,18 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.frames.aggregate_cases import COLUMNS, DDL, all_aggregates, random_table, some_aggregates
 from tests.frames.planned import (
+    COLUMNS,
+    DDL,
     PARTITIONS,
     Planned,
+    all_aggregates,
     batch_of,
     compare_batches,
     differences,
     grouped,
+    random_table,
+    some_aggregates,
     stream_of,
     write_files,
 )

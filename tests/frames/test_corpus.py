@@ -16,8 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.corpus.queries import AGGREGATIONS, QUERIES, Query
 from tests.corpus.running import Row, run
-from tests.frames.oracle import plain
-from tests.frames.streams_of_words import sparks
+from tests.frames.streams_of_words import plain, sparks
 
 import epochal
 from epochal.state import read_state

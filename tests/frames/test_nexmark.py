@@ -17,8 +17,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from tests.corpus.running import Output, Row
-from tests.frames.oracle import plain
-from tests.frames.streams_of_words import sparks
+from tests.frames.streams_of_words import plain, sparks
 from tests.frames.test_corpus import about, state_of
 
 import epochal

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.jvm import end_jvm
+from tests.spark.sessions import end_jvm
 from tests.spark.sessions import session as new_session
 
 from epochal.testing.kafka import connector_jars

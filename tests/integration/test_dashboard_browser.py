@@ -23,8 +23,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import SparkSession
 from tests.listening import addresses, family
-from tests.rigs.axe import violations
-from tests.rigs.browser import Page, running_browser
+from tests.rigs.browser import Page, running_browser, violations
 from tests.rigs.dashboard import choose, running_dashboard
 from tests.spark.sessions import ROOT
 from tests.waiting import eventually

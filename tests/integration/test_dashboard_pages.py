@@ -17,8 +17,7 @@ from typing import Any, Literal
 
 import pytest
 from tests.golden.library import Golden, unpack
-from tests.rigs.axe import violations
-from tests.rigs.browser import Page, running_browser
+from tests.rigs.browser import Page, running_browser, violations
 from tests.rigs.dashboard import choose, running_dashboard
 from tests.spark.sessions import ROOT
 

@@ -8,8 +8,7 @@ from uuid import uuid4
 
 import pytest
 from tests.iceberg_tables import SmallEngine, Warehouse, numbers
-from tests.integration.test_iceberg_maintenance import maintenance_of
-from tests.integration.test_iceberg_race import EPOCHS, commit_all, race
+from tests.integration.test_iceberg_maintenance import EPOCHS, commit_all, maintenance_of, race
 from tests.rigs.guarded_proxy import guarded_proxy
 from tests.rigs.iceberg_rest import RestCatalog, running_rest_catalog
 from tests.rigs.s3 import S3, running_s3

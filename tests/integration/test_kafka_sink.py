@@ -1,7 +1,11 @@
-"""The Kafka sink with a real broker: fencing, markers, keys, and rows that cannot be written."""
+"""The Kafka sink with a real broker: fencing, markers, keys, and rows that it refuses.
+
+Such rows end the query, or become letters in a directory or in a topic.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -18,8 +22,10 @@ from tests.contract.sinks import Logging, written
 from tests.kafka_topics import create_topic, read_messages, read_topic
 from tests.waiting import eventually
 
+from epochal import read_stream
 from epochal.connectors.contract import Sink
 from epochal.connectors.kafka.sink.sink_rows import HEADERS
+from epochal.connectors.memory import MemoryStream
 from epochal.connectors.registry import open_sink
 from epochal.errors import (
     KafkaFencedError,
@@ -244,3 +250,149 @@ def test_keys_land_where_javas_producer_puts_them(
     with place.started(1, FULL) as sink:
         sink.commit(0, prepared(sink, 0, [{"key": key, "value": key.encode()} for key in keys]))
     assert sorted(read_topic(place.servers, place.topic)) == sorted(read_topic(place.servers, java))
+
+
+HEADER = [{"key": None, "value": b"1"}]
+
+
+class Letters(Place):
+    """A topic for rows, one for letters and a directory for letters."""
+
+    def __init__(self, broker: Kafka, folder: Path) -> None:
+        super().__init__(broker, folder)
+        self.letter_topic = create_topic(self.servers, f"letters-{self.query}")
+        self.letter_path = folder / "letters"
+
+    def open_with(self, place: str, schema: pa.Schema = FULL, /, **options: str) -> Sink:
+        found = {"topic": self.letter_topic, "path": str(self.letter_path)}[place]
+        return self.open(
+            schema,
+            **{
+                "onBadRow": "deadLetter",
+                f"deadLetter{place.capitalize()}": found,
+                "topic": "",
+                "markerTopic": self.topic,
+                **options,
+            },
+        )
+
+    def read(self) -> list[Any]:
+        files = sorted(self.letter_path.glob("*")) if self.letter_path.exists() else []
+        lines = [line for file in files for line in file.read_text().splitlines()]
+        lines += [value.decode() for _, _, value in read_topic(self.servers, self.letter_topic)]
+        return [json.loads(line) for line in lines]
+
+    def rows(self) -> list[Any]:
+        """The number in the value of each letter's row, and the beginning of its reason."""
+        return sorted(
+            (each["epoch"], each.get("row", {}).get("key", "cut"), each["reason"])
+            for each in self.read()
+        )
+
+
+@pytest.fixture
+def letters(broker: Kafka, tmp_path: Path) -> Letters:
+    return Letters(broker, tmp_path)
+
+
+def rows(place: Place) -> Sequence[Mapping[str, Any]]:
+    good = {"topic": place.topic, "value": b"v"}
+    return [
+        {**good, "value": b"w1"},
+        {**good, "key": "no topic", "topic": None},
+        {**good, "key": "missing topic", "topic": "nowhere"},
+        {**good, "key": "partition", "partition": 7},
+        {**good, "key": "negative", "partition": -1},
+        {**good, "key": "header", "headers": HEADER},
+        {**good, "key": "large", "value": b"x" * 1_500_000},
+        {**good, "value": b"w2", "partition": 2},
+    ]
+
+
+@pytest.mark.parametrize("delivery", ["exactly-once", "at-least-once"])
+@pytest.mark.parametrize("where", ["path", "topic"])
+def test_each_refusal_becomes_a_letter_and_the_other_rows_are_written(
+    letters: Letters, delivery: str, where: str
+) -> None:
+    with closing(letters.open_with(where, delivery=delivery)) as sink:
+        sink.fence(1)
+        sink.commit(0, prepared(sink, 0, rows(letters)))
+    assert letters.values() == ["w1", "w2"]
+    found = {key: reason for _, key, reason in letters.rows()}
+    # A topic takes no letter that is larger than a record may be.
+    large = found.pop("large" if where == "path" else "cut")
+    assert "key and value have 1500005 bytes" in large
+    assert sorted(found) == ["header", "missing topic", "negative", "no topic", "partition"]
+    assert "column topic is null" in found["no topic"]
+    assert "no such topic or partition" in found["missing topic"]
+    assert "names partition 7, but the topic has 3 partitions" in found["partition"]
+    assert "names partition -1" in found["negative"]
+    assert "a header of a row has no key" in found["header"]
+
+
+@pytest.mark.parametrize("where", ["path", "topic"])
+def test_letters_are_seen_with_their_epoch_and_once(letters: Letters, where: str) -> None:
+    bad = {"key": "bad", "value": b"v"}
+    good = {"topic": letters.topic, "value": b"w"}
+    with closing(letters.open_with(where)) as sink:
+        sink.fence(1)
+        messages = prepared(sink, 0, [good, bad])
+        assert letters.read() == []
+        sink.commit(0, messages)
+        sink.commit(0, messages)
+        only_letters = prepared(sink, 1, [bad])
+        sink.commit(1, only_letters)
+        prepared(sink, 2, [bad])  # never decided
+    with closing(letters.open_with(where)) as later:
+        later.fence(2)
+        assert later.decided(1)  # by the log if it has no rows: its letters must not be dropped
+        later.commit(1, only_letters)
+        later.commit(2, prepared(later, 2, [bad, good], 2))
+    assert [(epoch, key) for epoch, key, _ in letters.rows()] == [(n, "bad") for n in range(3)]
+    assert letters.values() == ["w", "w"]
+
+
+@pytest.mark.parametrize("where", ["path", "topic"])
+def test_an_attempt_that_is_shut_out_writes_no_letters(letters: Letters, where: str) -> None:
+    bad, good = {"key": "bad", "value": b"v"}, {"topic": letters.topic, "value": b"w"}
+    with closing(letters.open_with(where)) as old, closing(letters.open_with(where)) as new:
+        old.fence(1)
+        zombie = prepared(old, 0, [bad, good])
+        new.fence(2)
+        with pytest.raises(KafkaFencedError):
+            old.commit(0, zombie)
+        assert letters.read() == []
+
+
+def test_a_query_counts_its_letters_in_progress_and_metrics(
+    letters: Letters, kafka_spark: SparkSession, tmp_path: Path
+) -> None:
+    source = MemoryStream(pa.schema([("n", pa.int64())]), partitions=2)
+    query = (
+        read_stream(kafka_spark)
+        .format(source)
+        .load()
+        .select(
+            "CAST(n AS string) AS value",
+            "CASE WHEN n % 10 = 0 THEN concat('ten divides ', CAST(n AS string)) END AS error",
+        )
+        .write_stream.format("kafka")
+        .option("kafka.bootstrap.servers", letters.servers)
+        .option("topic", letters.topic)
+        .option("onBadRow", "deadLetter")
+        .option("deadLetterPath", str(letters.letter_path))
+        .option("badRowColumn", "error")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(epoch="50 milliseconds")
+        .start()
+    )
+    source.add([{"n": n} for n in range(100)])
+    query.process_all_available()
+    query.stop()
+    assert query.exception() is None
+    assert sorted(map(int, letters.values())) == [n for n in range(100) if n % 10]
+    found = sorted((int(each["row"]["value"]), each["reason"]) for each in letters.read())
+    assert found == [(n, f"ten divides {n}") for n in range(0, 100, 10)]
+    sinks = [report["sink"] for report in query.recent_progress]
+    assert sum(each["numOutputRows"] for each in sinks) == 90
+    assert sum(int(each.get("metrics", {}).get("deadLetters", 0)) for each in sinks) == 10

@@ -17,14 +17,6 @@ from epochal.checkpoint import Checkpoint
 from epochal.checkpoint.entries import CommitEntry, OffsetEntry
 from epochal.testing.kafka import Kafka
 
-ROCKSDB = {
-    "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming."
-    "state.RocksDBStateStoreProvider",
-    "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
-    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-}
-"""What real-time mode sets itself."""
-
 
 class Topics:
     """A topic to read, one to write, and a query between them."""

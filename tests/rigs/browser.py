@@ -20,6 +20,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from select import select
 from typing import Any, Literal
@@ -256,3 +257,33 @@ def _unpack(package: Path, filled: Path, target: Path) -> None:
         f"<cachedir>{target / 'fonts-cache'}</cachedir></fontconfig>\n",
         encoding="utf-8",
     )
+
+
+AXE, AXE_VERSION, AXE_SCRIPT = "axe-core", "4.14.0", "axe.min.js"
+
+
+def violations(page: Page) -> list[str]:
+    """What axe-core finds wrong with the page as it is now: rules, and the elements at fault."""
+    if not page.evaluate("typeof axe === 'object'"):
+        page.evaluate(f"{_axe()}; true")
+    found: str = page.evaluate(
+        "axe.run(document, { resultTypes: ['violations'] }).then((result) => JSON.stringify("
+        "result.violations.map((each) => `${each.id}: ${each.help}: ` + each.nodes.map((node) => "
+        "`${node.target} (${node.any.concat(node.all, node.none).map((check) => check.message)})`)"
+        ".join('; '))))"
+    )
+    listed: list[str] = json.loads(found)
+    return listed
+
+
+@cache
+def _axe() -> str:
+    home = cached_package(AXE, AXE_VERSION, _unpack_axe)
+    return (home / AXE_SCRIPT).read_text(encoding="utf-8")
+
+
+def _unpack_axe(package: Path, filled: Path, target: Path) -> None:
+    with tarfile.open(package) as archive:
+        member = archive.extractfile(f"package/{AXE_SCRIPT}")
+        assert member is not None
+        (filled / AXE_SCRIPT).write_bytes(member.read())

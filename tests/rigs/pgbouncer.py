@@ -2,16 +2,71 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
-from tests.rigs.debian import unpacked
 from tests.rigs.postgres import SUPERUSER, Postgres, as_user, give_away
 
+from epochal.errors import ComponentError
+from epochal.testing.jars import cache_dir
 from epochal.testing.server import Server, accepts, free_port
+
+FETCH_SECONDS = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Unpacked:
+    """The directory of unpacked packages."""
+
+    root: Path
+
+    def run(self, program: str, *words: str, timeout: float = 60) -> str:
+        """Run a program of these packages and return its output. Raises if it fails."""
+        libraries = sorted(str(path) for path in self.root.glob("usr/lib/*-linux-gnu"))
+        run = subprocess.run(
+            [str(self.root / "usr" / "bin" / program), *words],
+            env={**os.environ, "LD_LIBRARY_PATH": os.pathsep.join(libraries)},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=timeout,
+        )
+        if run.returncode != 0:
+            raise ComponentError(f"{program} ended with {run.returncode}: {run.stderr[-2000:]}")
+        return run.stdout
+
+
+def unpacked(*packages: str) -> Unpacked:
+    """Download and unpack packages, once. Needs apt-get and dpkg, but no root rights."""
+    target = cache_dir() / "debian" / "+".join(packages)
+    if not target.is_dir():
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=target.parent) as work:
+            _run(["apt-get", "download", *packages], Path(work))
+            for archive in Path(work).glob("*.deb"):
+                _run(["dpkg", "-x", str(archive), "root"], Path(work))
+            Path(work, "root").rename(target)
+    return Unpacked(target)
+
+
+def _run(command: list[str], where: Path) -> None:
+    try:
+        run = subprocess.run(
+            command, cwd=where, capture_output=True, text=True, timeout=FETCH_SECONDS, check=False
+        )
+    except FileNotFoundError:
+        raise ComponentError(
+            f"{command[0]} was not found. This works only on Debian and its derivatives."
+        ) from None
+    if run.returncode != 0:
+        raise ComponentError(f"{' '.join(command)} failed: {run.stderr[-2000:]}")
+
 
 PACKAGES = ("pgbouncer", "libevent-2.1-7", "libc-ares2")
 START_SECONDS = 60

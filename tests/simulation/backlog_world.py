@@ -15,10 +15,10 @@ from typing import Any
 
 import pyarrow as pa
 from tests.simulation import engine_world
+from tests.simulation.engine_trees import Kept, longs
 from tests.simulation.engine_world import WorldSource
 from tests.simulation.pipeline import EventReader, EventReaders
 from tests.simulation.simulated_driver import SimulatedDriver, visible
-from tests.simulation.tree_pipeline import Kept, longs
 
 from epochal.connectors.contract import Positions
 from epochal.continuous.operators.contract import Moment, StoreSchema

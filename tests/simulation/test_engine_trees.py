@@ -10,9 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.simulation.engine_trees import TreeWorld
+from tests.simulation.engine_trees import HoldingSpec, TreeWorld
 from tests.simulation.planted import Plant, is_found, wrong_worlds
-from tests.simulation.tree_pipeline import HoldingSpec
 
 from epochal.continuous.operators.contract import Moment
 from epochal.continuous.tasks.exchange import Inbox

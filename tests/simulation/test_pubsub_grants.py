@@ -7,8 +7,7 @@ from collections import deque
 from random import Random
 
 import pytest
-from tests.simulation.pubsub_exactly_once import ExactWorld
-from tests.simulation.pubsub_world import Crash, Subscription, World
+from tests.simulation.pubsub_world import Crash, ExactWorld, Subscription, World
 
 MESSAGES = 120
 SEEDS = 80

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
-from tests.jvm import end_jvm
 
 ROOT = Path(__file__).resolve().parents[2]
 APP = "continuous queries"
@@ -18,6 +17,22 @@ INTERPRETED = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
 """Where a job has few rows: compiling code for it takes longer than everything else."""
+
+
+def end_jvm() -> None:
+    """Stop the Spark session and the JVM that an earlier test of this process left running.
+
+    PySpark keeps one JVM per process, and jars and masters can be set only when it starts.
+    """
+    if SparkContext._active_spark_context is not None:
+        SparkContext._active_spark_context.stop()
+    gateway = SparkContext._gateway
+    if gateway is None:
+        return
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(60)
+    SparkContext._gateway = SparkContext._jvm = None
 
 
 def local_session() -> SparkSession:

@@ -8,6 +8,7 @@ purpose, the rows expected twice are spelled out. Snapshot repair is off: nothin
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -151,6 +152,88 @@ def twice(files: int) -> Callable[[Unpacked], Rows]:
     return expected
 
 
+def edit_with_sink(place: Unpacked, *words: str, status: int = 0) -> None:
+    group, command, *rest = words
+    told = ("--sink", str(place.output), "--execute", "--settle-seconds", "0")
+    assert main((group, command, str(place.checkpoint), *rest, *told)) == status, words
+
+
+def a_row(place: Unpacked) -> dict[str, object]:
+    file = place.base / "rows.jsonl"
+    assert main(("state", "export", str(place.checkpoint), "--to", str(file))) == 0
+    row: dict[str, object] = json.loads(file.read_text().splitlines()[0])
+    return row
+
+
+def put(place: Unpacked) -> None:
+    row = a_row(place)
+    for _ in range(4):
+        words = ("--key", json.dumps(row["key"]), "--value", json.dumps(row["value"]))
+        edit_with_sink(place, "state", "put", *words)
+
+
+def delete(place: Unpacked) -> None:
+    row = a_row(place)
+    edit_with_sink(place, "state", "delete", "--key", json.dumps(row["key"]))
+    words = ("--key", json.dumps(row["key"]), "--value", json.dumps(row["value"]))
+    edit_with_sink(place, "state", "put", *words)
+
+
+def repartition(place: Unpacked) -> None:
+    for count in (5, 3, 7):
+        edit_with_sink(place, "state", "repartition", "--partitions", str(count))
+
+
+def convert(place: Unpacked) -> None:
+    edit_with_sink(place, "state", "convert", "--to", "rocksdb")
+
+
+def evolve(place: Unpacked) -> None:
+    edit_with_sink(place, "state", "evolve", "--rename", "count=how_many")
+
+
+def lose_a_delta(place: Unpacked) -> None:
+    last = newest(place) + 1
+    for path in place.checkpoint.glob(f"state/0/1/*{last}.*"):
+        path.unlink()
+
+
+def state_repair(place: Unpacked) -> None:
+    lose_a_delta(place)
+    edit_with_sink(place, "state", "repair")
+
+
+def repair_rewind(place: Unpacked) -> None:
+    write(place.checkpoint / f"offsets/{newest(place)}", b"")
+    edit_with_sink(place, "checkpoint", "repair", "--rewind")
+
+
+def rewind_last(place: Unpacked) -> None:
+    edit_with_sink(place, "checkpoint", "rewind", "--to-batch", str(newest(place) - 1))
+
+
+def set_offsets(place: Unpacked) -> None:
+    for _ in range(4):
+        edit_with_sink(place, "checkpoint", "set-offsets", "--shift-by", "0")
+
+
+def repair_hole(place: Unpacked) -> None:
+    """Two edits that were told of no sink, then a repair that knows it."""
+    for _ in range(2):
+        words = ("--shift-by", "0", "--no-file-sink", "--execute", "--settle-seconds", "0")
+        assert main(("checkpoint", "set-offsets", str(place.checkpoint), *words)) == 0
+    sink = ("--sink", str(place.output))
+    assert main(("checkpoint", "verify", str(place.checkpoint), *sink)) == 1
+    edit_with_sink(place, "checkpoint", "repair")
+
+
+def put_and_undo(place: Unpacked) -> None:
+    put(place)
+    for _ in range(4):
+        words = ("--execute", "--settle-seconds", "0")
+        assert main(("checkpoint", "undo", str(place.checkpoint), *words)) == 0
+
+
 @dataclass(frozen=True)
 class Scenario:
     name: str
@@ -177,6 +260,21 @@ EVERYDAY = [
     Scenario("migrate", "several_sources", migrate, since="4.2"),
     Scenario("migrate-and-name", "offsets_v2", migrate_and_name, since="4.2"),
 ]
+
+OF_STATE: list[Edit] = [put, delete, repartition, convert, evolve, state_repair, put_and_undo]
+OF_LOGS: list[Edit] = [set_offsets, repair_rewind, rewind_last, repair_hole]
+CASES_OF_EDITS = {
+    "file_sink_counts": (*OF_STATE, *OF_LOGS),
+    "file_sink": OF_LOGS,
+    "file_sink_cleanup": (set_offsets, repair_hole),
+    "named_sink": (put, set_offsets),
+}
+OF_SINKS = [
+    Scenario(edit.__name__, case, edit) for case, edits in CASES_OF_EDITS.items() for edit in edits
+]
+"""Edits that add or remove batches under a file sink. Spark needs every entry of the sink's log: a
+batch without one makes the output unreadable, or stops the next compaction. Edits are repeated so
+that added batches are due for a compaction, too."""
 
 SHAPES = (
     *("dedup", "dedup_watermark", "session", "chained", "codec_zstd", "row_checksum"),
@@ -234,19 +332,20 @@ def run(release: str, scenarios: Sequence[Any], base: Path) -> dict[str, tuple[U
 def assert_ends_as_expected(scenario: Scenario, place: Unpacked, done: Resumed) -> None:
     assert done.query_id == place.facts["query_id"]
     assert counted(done.output) == counted(scenario.expected(place))
-    assert main(("checkpoint", "verify", str(place.checkpoint))) == 0
+    sink = ("--sink", str(place.output)) if scenario in OF_SINKS else ()
+    assert main(("checkpoint", "verify", str(place.checkpoint), *sink)) == 0
 
 
 @pytest.fixture(scope="module")
 def resumed(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, tuple[Unpacked, Resumed]]:
-    scenarios = asked_for(request, "scenario", EVERYDAY)
+    scenarios = asked_for(request, "scenario", [*EVERYDAY, *OF_SINKS])
     return run(RELEASES[-1], scenarios, tmp_path_factory.mktemp("edits"))
 
 
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("scenario", EVERYDAY, ids=str)
+@pytest.mark.parametrize("scenario", [*EVERYDAY, *OF_SINKS], ids=str)
 def test_spark_ends_with_the_expected_output(
     scenario: Scenario, resumed: dict[str, tuple[Unpacked, Resumed]]
 ) -> None:
@@ -284,3 +383,17 @@ def test_spark_refuses_a_checkpoint_between_two_states(tmp_path: Path) -> None:
     drop_rows_after(place, 4)
     [done] = resume(release, [place], conf=NO_REPAIR)
     assert counted(done.output) == counted(as_undisturbed(place))
+
+
+def test_an_edit_that_was_told_of_no_sink_is_found_by_verify(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = unpack(Golden(RELEASES[-1], "file_sink_counts"), tmp_path, relocate=True)
+    words = ("--partitions", "3", "--execute", "--settle-seconds", "0")
+    assert main(("state", "repartition", str(place.checkpoint), *words)) == 2
+    assert "pass the output directory with --sink" in capsys.readouterr().err
+    complete = (*words, "--no-file-sink")
+    assert main(("state", "repartition", str(place.checkpoint), *complete)) == 0
+    sink = ("--sink", str(place.output))
+    assert main(("checkpoint", "verify", str(place.checkpoint), *sink)) == 1
+    assert "FILE_LOG_HOLE" in capsys.readouterr().out

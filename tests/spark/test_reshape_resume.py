@@ -6,18 +6,79 @@ one must give.
 
 from __future__ import annotations
 
+import json
+import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import DataFrame, GroupedData, SparkSession
+from pyspark.sql import DataFrame, GroupedData, Row, SparkSession
 from pyspark.sql import functions as F
-from tests.spark.evolving import PROVIDERS, Change, Query
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from tests.spark.sessions import session_with
+
+from epochal.cli.main import main
+
+PROVIDERS = ("HDFSBackedStateStoreProvider", "RocksDBStateStoreProvider")
+CONF = "spark.sql.streaming.stateStore.providerClass"
+PACKAGE = "org.apache.spark.sql.execution.streaming.state"
+
+Change = Callable[[DataFrame], DataFrame]
+
+
+class Query:
+    """A query over JSON files, run until it has read all of them."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        base: Path,
+        provider: str = PROVIDERS[0],
+        schema: str = "k string, v int",
+        mode: str = "update",
+    ) -> None:
+        self.spark, self.base, self.schema, self.mode = spark, base, schema, mode
+        self.names = [field.split()[0] for field in schema.split(",")]
+        spark.conf.set(CONF, f"{PACKAGE}.{provider}")
+        self.rows: list[tuple[Any, ...]] = []
+
+    @property
+    def checkpoint(self) -> str:
+        return str(self.base / "checkpoint")
+
+    @property
+    def latest(self) -> dict[Any, tuple[Any, ...]]:
+        """The last row of each key, which is the first column."""
+        return {row[0]: row[1:] for row in self.rows}
+
+    def add(self, name: str, rows: Sequence[tuple[Any, ...]]) -> None:
+        (self.base / "input").mkdir(parents=True, exist_ok=True)
+        lines = [json.dumps(dict(zip(self.names, row, strict=True))) for row in rows]
+        path = self.base / "input" / name
+        path.write_text("\n".join(lines))
+        os.utime(path, (1_700_000_000, 1_700_000_000))
+
+    def run(self, change: Change) -> list[tuple[Any, ...]]:
+        """Read all that is there; return the rows of this run."""
+        source = self.spark.readStream.schema(self.schema).json(str(self.base / "input"))
+        start = len(self.rows)
+
+        def keep(batch: DataFrame, _: int) -> None:
+            self.rows += [tuple(row) for row in batch.collect()]
+
+        writer = change(source).writeStream.outputMode(self.mode).foreachBatch(keep)
+        started = writer.option("checkpointLocation", self.checkpoint).trigger(availableNow=True)
+        assert started.start().awaitTermination(300)
+        return self.rows[start:]
+
+    def edit(self, command: str, *words: str) -> None:
+        line = ("state", command, self.checkpoint, *words, "--execute", "--settle-seconds", "0")
+        assert main((*line, "--no-file-sink")) == 0
+
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -261,3 +322,55 @@ def test_a_new_aggregate_goes_on_from_the_values_of_a_table(
     oracle = fresh(query, tmp_path / "two", counted_and_summed, FIRST + before, REST)
     later = {row[0] for row in REST}
     assert {k: query.latest[k] for k in later} == {k: oracle.latest[k] for k in later}
+
+
+class Totals(StatefulProcessor):  # type: ignore[misc]
+    """Keeps the sum of each key, a list and a map; `wide` has one more column in each."""
+
+    def __init__(self, *, wide: bool) -> None:
+        self.more = ", extra BIGINT" if wide else ""
+        self.wide = wide
+
+    def init(self, handle: Any) -> None:
+        self.total = handle.getValueState("total", f"n BIGINT{self.more}")
+        self.all = handle.getListState("all", f"v BIGINT{self.more}")
+        self.counts = handle.getMapState("counts", "v BIGINT", f"n BIGINT{self.more}")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
+        one = (1,) if self.wide else ()
+        for row in rows:
+            before = self.total.get() or (0, 0)
+            extra = (before[1] + 1,) if self.wide else ()
+            self.total.update((before[0] + row.v, *extra))
+            self.all.appendValue((row.v, *one))
+            counted = self.counts.getValue((row.v,)) or (0, 0)
+            self.counts.updateValue((row.v,), (counted[0] + 1, *one))
+        kept = (self.total.get(), list(self.all.get()), sorted(self.counts.iterator()))
+        yield Row(k=key[0], shown=repr(kept))
+
+
+def totals(rows: DataFrame, *, wide: bool) -> DataFrame:
+    return rows.groupBy("k").transformWithState(
+        statefulProcessor=Totals(wide=wide),
+        outputStructType="k STRING, shown STRING",
+        outputMode="Update",
+        timeMode="None",
+    )
+
+
+def test_a_processor_whose_variables_have_one_more_column_goes_on(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    query = Query(spark, tmp_path, PROVIDERS[1])
+    query.add("0.json", [("a", 5), ("b", 70), ("a", 3), ("c", 1)])
+    query.run(lambda rows: totals(rows, wide=False))
+    for variable in ("total", "all", "counts"):
+        query.edit("evolve", "--variable", variable, "--add", "extra:long=100")
+    query.edit("repartition", "--partitions", "3")
+    query.add("1.json", [("a", 4), ("d", 2)])
+    query.run(lambda rows: totals(rows, wide=True))
+    assert query.latest["a"] == (
+        "((12, 101), [(5, 100), (3, 100), (4, 1)], "
+        "[((3,), (1, 100)), ((4,), (1, 1)), ((5,), (1, 100))])",
+    )
+    assert query.latest["d"] == ("((2, 1), [(2, 1)], [((2,), (1, 1))])",)

@@ -15,7 +15,6 @@ from tests.waiting import eventually
 
 from epochal.checkpoint import Checkpoint
 
-ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 120
 
 COUNTS = """

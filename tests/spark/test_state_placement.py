@@ -12,7 +12,7 @@ from uuid import uuid4
 import pytest
 from pyspark import RDD, SparkConf, SparkContext
 from pyspark.sql import SparkSession
-from tests.jvm import end_jvm
+from tests.spark.sessions import end_jvm
 from tests.unit.state.stores import KEY, VALUE, content_at
 
 from epochal.checkpoint import Checkpoint, CommitLog, OffsetLog

@@ -5,13 +5,11 @@ from __future__ import annotations
 import datetime
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from pyspark.sql import Row, SparkSession
-from pyspark.sql.streaming import StatefulProcessor
+from pyspark.sql import SparkSession
 from tests.spark.conftest import Make
 
 import epochal
@@ -56,19 +54,6 @@ def test_rows_pass_through_filters_projections_and_functions(driven: Make, order
     driver.restart()
     driver.feed([("d", 1, at(0)), ("z", 5, at(0)), ("e", 5, at(0))])
     assert rows_equal(driver.run(), [("E", 10, True)])
-
-
-class RunningTotal(StatefulProcessor):  # type: ignore[misc]
-    """The sum of amounts per user, with every change."""
-
-    def init(self, handle: Any) -> None:
-        self.total = handle.getValueState("total", "amount bigint")
-
-    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Iterator[Row]:
-        total = self.total.get()[0] if self.total.exists() else 0
-        total += sum(row.amount for row in rows)
-        self.total.update((total,))
-        yield Row(user=key[0], total=total)
 
 
 def test_mistakes_are_refused_on_the_line_that_makes_them(

@@ -32,11 +32,7 @@ def left_by(tmp_path_factory: pytest.TempPathFactory) -> Leftovers:
     return Leftovers(BEFORE, tmp_path_factory)
 
 
-def name_of(pair: Pair) -> str:
-    return f"{pair.before}: {pair.change}"
-
-
-@pytest.mark.parametrize("pair", PAIRS, ids=name_of)
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
 def test_the_verdict_is_what_spark_then_does(
     pair: Pair, left_by: Leftovers, tmp_path: Path
 ) -> None:
@@ -77,5 +73,5 @@ def test_two_queries_are_compared_without_a_checkpoint(tmp_path: Path) -> None:
         old = before.make(inputs).writeStream.outputMode(before.mode)
         new = pair.make(inputs).writeStream.outputMode(pair.mode or before.mode)
         if (outcome := check(new, before=old).outcome) != pair.outcome:
-            found[name_of(pair)] = outcome
+            found[pair.name] = outcome
     assert found == {}

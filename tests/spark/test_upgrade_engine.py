@@ -23,10 +23,6 @@ def left_by(tmp_path_factory: pytest.TempPathFactory) -> Leftovers:
     return Leftovers(BEFORE, tmp_path_factory)
 
 
-def name_of(pair: Pair) -> str:
-    return f"{pair.before}: {pair.change}"
-
-
 def writer_of(made: DataFrame | Stream, mode: str, engine: Engine, options: Any) -> Any:
     if isinstance(made, Stream):
         return made.write_stream.output_mode(mode).options(**options)
@@ -35,7 +31,7 @@ def writer_of(made: DataFrame | Stream, mode: str, engine: Engine, options: Any)
     return epochal.write_stream(made).outputMode(mode)
 
 
-@pytest.mark.parametrize("pair", PAIRS, ids=name_of)
+@pytest.mark.parametrize("pair", PAIRS, ids=lambda pair: pair.name)
 def test_the_verdict_is_what_the_engine_then_does(
     pair: Pair, left_by: Leftovers, tmp_path: Path
 ) -> None:

@@ -40,8 +40,8 @@ class Before:
 class Pair:
     """A changed query, and what must be found."""
 
-    before: str
-    change: str
+    name: str
+    """The query and how it was changed, as in `sum: another key`."""
     make: Make
     outcome: Outcome
     rows: Rows | None = None
@@ -50,6 +50,10 @@ class Pair:
     mode: str | None = None
     conf: Mapping[str, str] | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def before(self) -> str:
+        return self.name.partition(": ")[0]
 
 
 def totals(rows: Stream, *keys: str, **more: Any) -> Stream:
@@ -81,114 +85,96 @@ BEFORE: dict[str, Before] = {
 }
 
 PAIRS = [
-    Pair("sum", "nothing", lambda s: totals(s.stream(), "k"), SAFE, SUMS),
-    Pair("sum", "another key", lambda s: totals(s.stream(), "k2"), IMPOSSIBLE),
+    Pair("sum: nothing", lambda s: totals(s.stream(), "k"), SAFE, SUMS),
+    Pair("sum: another key", lambda s: totals(s.stream(), "k2"), IMPOSSIBLE),
     Pair(
-        "sum",
-        "the name of the key",
+        "sum: the name of the key",
         lambda s: totals(s.stream().select("k AS j", "v"), "j"),
         IMPOSSIBLE,
     ),
-    Pair("sum", "one more count", lambda s: totals(s.stream(), "k", n="count"), ACTION),
+    Pair("sum: one more count", lambda s: totals(s.stream(), "k", n="count"), ACTION),
     Pair(
-        "sum",
-        "max of bigint",
+        "sum: max of bigint",
         lambda s: s.stream().select("k", "bigint(v) AS v").group_by("k").agg(m=("max", "v")),
         IMPOSSIBLE,
         [("q", 8), ("x", 5), ("y", 3), ("z", 9)],
     ),
-    Pair("sum", "no state", lambda s: s.stream().select("k"), IMPOSSIBLE, mode="append"),
+    Pair("sum: no state", lambda s: s.stream().select("k"), IMPOSSIBLE, mode="append"),
     Pair(
-        "sum",
-        "a source more",
-        lambda s: totals(s.stream("a").union(s.stream("b")), "k"),
-        IMPOSSIBLE,
+        "sum: a source more", lambda s: totals(s.stream("a").union(s.stream("b")), "k"), IMPOSSIBLE
     ),
     Pair(
-        "sum",
-        "another directory",
+        "sum: another directory",
         lambda s: totals(s.stream("b"), "k"),
         ACTION,
         [("q", 8), ("x", 15), ("y", 7), ("z", 19)],
     ),
     Pair(
-        "sum",
-        "more partitions",
+        "sum: more partitions",
         lambda s: totals(s.stream(), "k"),
         SAFE,
         SUMS,
         options={"statePartitions": 5},
     ),
-    Pair("sum", "another provider", lambda s: totals(s.stream(), "k"), SAFE, SUMS, conf=ROCKS),
+    Pair("sum: another provider", lambda s: totals(s.stream(), "k"), SAFE, SUMS, conf=ROCKS),
     Pair(
-        "extremes",
-        "the order of aggregates",
+        "extremes: the order of aggregates",
         lambda s: s.stream().group_by("k").agg(a=("min", "v"), b=("max", "v")),
         IMPOSSIBLE,
         [("q", 8, 8), ("x", 2, 5), ("y", 2, 3), ("z", 1, 9)],
     ),
     Pair(
-        "distinct",
-        "within the watermark",
+        "distinct: within the watermark",
         lambda s: marked(s.stream()).drop_duplicates_within_watermark(["k"]),
         IMPOSSIBLE,
     ),
     Pair(
-        "union",
-        "the order of sources",
+        "union: the order of sources",
         lambda s: totals(s.stream("b").union(s.stream("a")), "k"),
         IMPOSSIBLE,
         [("q", 16), ("x", 30), ("y", 14), ("z", 38)],
     ),
     Pair(
-        "processor",
-        "nothing",
+        "processor: nothing",
         lambda s: kept(s.stream(), total=TOTAL),
         SAFE,
         [("q", 8, 0), ("x", 11, 0), ("y", 5, 0), ("z", 10, 0)],
     ),
     Pair(
-        "processor",
-        "one more variable",
+        "processor: one more variable",
         lambda s: kept(s.stream(), total=TOTAL, seen=SEEN),
         IMPOSSIBLE,
     ),
-    Pair("frame", "nothing", lambda s: sums(s.a, "k"), SAFE, SUMS),
-    Pair("frame", "nothing, by Spark", lambda s: sums(s.a, "k"), SAFE, SUMS, "spark"),
-    Pair("frame", "another key", lambda s: sums(s.a, "k2"), IMPOSSIBLE),
+    Pair("frame: nothing", lambda s: sums(s.a, "k"), SAFE, SUMS),
+    Pair("frame: nothing, by Spark", lambda s: sums(s.a, "k"), SAFE, SUMS, "spark"),
+    Pair("frame: another key", lambda s: sums(s.a, "k2"), IMPOSSIBLE),
     Pair(
-        "frame",
-        "another key, by Spark",
+        "frame: another key, by Spark",
         lambda s: sums(s.a, "k2"),
         ACTION,
         [("x", 15), ("y", 8), ("z", 11)],
         "spark",
     ),
+    Pair("frame: one more count", lambda s: s.a.groupBy("k").agg(F.sum("v"), F.count("v")), ACTION),
     Pair(
-        "frame", "one more count", lambda s: s.a.groupBy("k").agg(F.sum("v"), F.count("v")), ACTION
-    ),
-    Pair(
-        "frame",
-        "what the engine cannot run",
+        "frame: what the engine cannot run",
         lambda s: s.a.groupBy("k").agg(F.percentile_approx("v", 0.5)),
         IMPOSSIBLE,
     ),
-    Pair("frame join", "the key's column", lambda s: joined(s.a, s.b, "k2"), IMPOSSIBLE),
-    Pair("spark", "nothing", lambda s: sums(s.a, "k"), SAFE, SUMS),
-    Pair("spark", "the name of the key", lambda s: sums(s.a.toDF(*"xyvwdt"), "x"), ACTION, SUMS),
-    Pair("spark", "the type of the key", lambda s: sums(s.a, "w"), IMPOSSIBLE),
-    Pair("spark names", "nothing", lambda s: s.a.select("k"), IMPOSSIBLE, conf={}),
-    Pair("spark join 3", "nothing", lambda s: joined(s.a, s.b), IMPOSSIBLE),
+    Pair("frame join: the key's column", lambda s: joined(s.a, s.b, "k2"), IMPOSSIBLE),
+    Pair("spark: nothing", lambda s: sums(s.a, "k"), SAFE, SUMS),
+    Pair("spark: the name of the key", lambda s: sums(s.a.toDF(*"xyvwdt"), "x"), ACTION, SUMS),
+    Pair("spark: the type of the key", lambda s: sums(s.a, "w"), IMPOSSIBLE),
+    Pair("spark names: nothing", lambda s: s.a.select("k"), IMPOSSIBLE, conf={}),
+    Pair("spark join 3: nothing", lambda s: joined(s.a, s.b), IMPOSSIBLE),
     Pair(
-        "spark processor",
-        "one variable less",
+        "spark processor: one variable less",
         lambda s: processed(s.a, total=TOTAL),
         ACTION,
         [("q", 8, 0), ("x", 11, 0), ("y", 5, 0), ("z", 10, 0)],
     ),
     Pair(
-        "spark processor",
-        "another kind of variable",
+        "spark processor: another kind of variable",
         lambda s: processed(s.a, total="List n bigint", seen=SEEN),
         IMPOSSIBLE,
     ),

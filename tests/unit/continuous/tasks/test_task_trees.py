@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.simulation.engine_trees import Windows, tree_plan
 from tests.simulation.pipeline import EventReaders
-from tests.simulation.tree_pipeline import Windows, tree_plan
 from tests.unit.continuous.tasks.test_task import ATTEMPT, FIRST, ListWriter, Tasks, start
 
 from epochal.continuous.operators.contract import Moment, Row
