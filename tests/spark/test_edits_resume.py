@@ -230,7 +230,7 @@ def repair_hole(place: Unpacked) -> None:
 def put_and_undo(place: Unpacked) -> None:
     put(place)
     for _ in range(4):
-        words = ("--execute", "--settle-seconds", "0")
+        words = ("--sink", str(place.output), "--execute", "--settle-seconds", "0")
         assert main(("checkpoint", "undo", str(place.checkpoint), *words)) == 0
 
 
