@@ -23,8 +23,7 @@ from typing import Any
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession, functions
 from tests.kafka_topics import create_topic
-from tests.rigs.browser import violations
-from tests.rigs.browser import Page, running_browser
+from tests.rigs.browser import Page, running_browser, violations
 from tests.rigs.dashboard import choose, running_dashboard
 from tests.spark.sessions import session
 from tests.waiting import eventually
