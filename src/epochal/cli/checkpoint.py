@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from epochal.checkpoint.layout import SINK_LOG
+from epochal.checkpoint.layout import SINK_LOG, SOURCES
 from epochal.cli.command_line import (
     Directory,
     Json,
@@ -29,6 +29,7 @@ from epochal.cli.printing.output import (
     progress,
 )
 from epochal.errors import OptionError
+from epochal.files import Files
 
 if TYPE_CHECKING:
     from epochal.tools.inspect.checkpoint_diff import CheckpointDifference
@@ -89,7 +90,7 @@ def log(
     """
     from epochal.tools.inspect.log_entries import read_lines
 
-    kind, lines, broken = read_lines(open_place(location))
+    kind, lines, broken = read_lines(_open_log(open_place(location)))
     if as_json:
         for batch_id, entry in lines:
             print_json({"batch_id": batch_id, "entry": entry})
@@ -97,6 +98,14 @@ def log(
         print_entries(kind, lines)
     if broken:
         raise broken[0]
+
+
+def _open_log(files: Files) -> Files:
+    """The log again, as a part of the directory that has it: a link in its place is not followed."""
+    root, _, name = files.url.rpartition("/")
+    if root.rpartition("/")[2] == SOURCES:
+        root, name = root.rpartition("/")[0], f"{SOURCES}/{name}"
+    return open_place(root).at(name) if root.rpartition("/")[2] else files
 
 
 @app.command()

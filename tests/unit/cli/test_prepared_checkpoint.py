@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import socket
 from pathlib import Path
 
@@ -189,6 +190,25 @@ def test_what_cannot_be_listed_is_not_said_to_be_missing(
     findings = json.loads(capsys.readouterr().out)["findings"]
     there = [each["code"] for each in findings if f"{each['path']}/".startswith(f"{name}/")]
     assert there == ["FILE_UNREADABLE"]
+
+
+@pytest.mark.parametrize("log", ["offsets", "sources/0", "sources"])
+def test_a_log_that_is_a_link_is_not_followed(
+    log: str, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    private = home.parent / "private"
+    (private / "0").mkdir(parents=True)
+    (private / "0" / "5").write_bytes((home / "offsets/5").read_bytes())
+    (private / "5").write_bytes((home / "offsets/5").read_bytes())
+    (home / log).parent.mkdir(exist_ok=True)
+    if (home / log).exists():
+        shutil.rmtree(home / log)
+    (home / log).symlink_to(private)
+    named = home / ("sources/0" if log == "sources" else log)
+    assert main(["checkpoint", "log", str(named), "--json"]) == 2
+    told = capsys.readouterr()
+    assert "is a symbolic link" in told.err
+    assert told.out == ""
 
 
 def test_a_log_entry_beyond_the_bound_is_not_read(

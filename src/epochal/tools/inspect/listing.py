@@ -217,6 +217,7 @@ def require_directory(files: Files) -> None:
     if info is None:
         raise FileNotFoundError(2, "No such directory", files.url)
     if not info.is_dir:
+        files.list()  # an error that says so, if it is a link below a root
         raise NotADirectoryError(20, "Not a directory", files.url)
 
 
