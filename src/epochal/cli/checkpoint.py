@@ -101,7 +101,7 @@ def log(
 
 
 def _open_log(files: Files) -> Files:
-    """The log again, as a part of the directory that has it: a link in its place is not followed."""
+    """The log again, as a part of its directory, so that a link in its place is not followed."""
     root, _, name = files.url.rpartition("/")
     if root.rpartition("/")[2] == SOURCES:
         root, name = root.rpartition("/")[0], f"{SOURCES}/{name}"
