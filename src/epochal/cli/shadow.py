@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from epochal.cli.command_line import Json, argument, flag, open_place, option, parse_pairs
+from epochal.cli.command_line import (
+    Json,
+    argument,
+    command_bounds,
+    flag,
+    open_place,
+    option,
+    parse_pairs,
+)
 from epochal.cli.printing.output import (
     EXIT_FINDINGS,
     print_facts,
@@ -87,7 +95,8 @@ def _side(checkpoint: str, output: str, settings: dict[str, str], header: bool) 
     from epochal.tools.switch.shadow import Side, committed_places, has_state
 
     files = open_place(checkpoint)
-    opened = open_output(output, _query_id(files), settings, header=header)
+    bounds = command_bounds.get()
+    opened = open_output(output, _query_id(files), settings, header=header, bounds=bounds)
     return Side(committed_places(files), opened, has_state(files))
 
 

@@ -223,6 +223,18 @@ def test_a_log_entry_beyond_the_bound_is_not_read(
     assert "is larger than" not in capsys.readouterr().out
 
 
+def test_a_file_of_an_output_beyond_the_bound_is_not_read(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "rows"
+    output.mkdir()
+    with open(output / "part.json", "wb") as file:
+        file.truncate(200 << 30)
+    told = ("--output-a", str(output), "--output-b", str(output))
+    assert main(["shadow", str(home), str(home), *told]) == 2
+    assert "--most-state-bytes" in capsys.readouterr().err
+
+
 def test_a_tree_without_end_is_an_error_and_not_walked(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

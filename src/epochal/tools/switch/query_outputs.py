@@ -7,7 +7,7 @@ from typing import Protocol
 
 from epochal.checkpoint.layout import SINK_LOG
 from epochal.errors import OptionError
-from epochal.files import open_files
+from epochal.files import UNBOUNDED, Bounds, open_files
 from epochal.tools.switch.compare_rows import Row
 
 DELTA_LOG = "_delta_log"
@@ -60,7 +60,12 @@ class WholeOutput:
 
 
 def open_output(
-    location: str, query_id: str, catalog: Mapping[str, str], *, header: bool = False
+    location: str,
+    query_id: str,
+    catalog: Mapping[str, str],
+    *,
+    header: bool = False,
+    bounds: Bounds = UNBOUNDED,
 ) -> Output:
     if location.startswith("iceberg:"):
         from epochal.connectors.iceberg.iceberg_options import IcebergSinkOptions
@@ -76,7 +81,7 @@ def open_output(
         from epochal.tools.switch.whole_outputs import KafkaOutput
 
         return KafkaOutput(location)
-    files = open_files(location)
+    files = open_files(location, bounds=bounds)
     if files.info(DELTA_LOG) is not None:
         from epochal.tools.switch.delta_output import DeltaOutput
 
