@@ -361,6 +361,8 @@ def _distrust(draft: RepairDraft, found: Finding) -> str | None:
         return _broken_state(draft, found)
     if found.code == "CRC_REFUSED":
         return _unloadable_state(draft, found)
+    if (batch_id := draft.state_to_write_again(found)) is not None:
+        return _write_state_again(draft, batch_id)
     return found.remedy.rstrip(".")
 
 

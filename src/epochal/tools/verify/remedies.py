@@ -261,7 +261,7 @@ class _Advisor:
         back = self._back_to(target, files="the file")
         trusts_deltas = found.code == "STATE_SNAPSHOT_DISAGREES"
         can_trust = not trusts_deltas or (store is not None and self._has_deltas(store))
-        again = self._writes_again(store, found)
+        again = self._writes_again(store, found, back)
         if found.code in _TRUSTED and can_trust:
             command = REPAIR.replace(" --sink", f" --code {found.code} --sink")
             trusted = f"If {_TRUSTED[found.code].format(command)}."
@@ -277,11 +277,13 @@ class _Advisor:
             return f"{back} {_REPARTITION[target is None]}"
         return back if needed else again or _OLD
 
-    def _writes_again(self, store: StoreListing | None, found: Finding) -> str:
+    def _writes_again(self, store: StoreListing | None, found: Finding, back: str) -> str:
         """The remedy if only the state after a batch that runs again needs the file; or nothing."""
         batch_id = None if store is None else batch_to_run_again(self._listing, store, found)
-        if batch_id is None or not (batch_id == 0 or self._is_whole(batch_id - 1)):
+        if batch_id is None:
             return ""
+        if batch_id > 0 and not self._is_whole(batch_id - 1):
+            return back
         return (
             f"Use {REPAIR}: it removes the file, which batch {batch_id} writes when it runs again."
         )
