@@ -171,3 +171,14 @@ def test_torn_offsets_lead_to_a_rewind_also_when_databases_are_opened(tmp_path: 
     path.write_bytes(data[: data.rindex(b"\n") + 3])
     obey(case, page=False)
     assert (case.outcome, case.steps) == ("healthy", ["rewind 0: "])
+
+
+def test_a_batch_that_is_planned_again_may_be_in_a_table_already(tmp_path: Path) -> None:
+    """Delta skipped the batch with its new offsets: nobody can tell that it has it."""
+    case = Case(0, unpack(Golden("4.3.0", "windowed"), tmp_path, relocate=True))
+    for name in ("commits/10", "commits/.10.crc", "offsets/.10.crc"):
+        (case.place.checkpoint / name).unlink(missing_ok=True)
+    (case.place.checkpoint / "offsets/10").write_bytes(b"v1\n{")
+    told = repair(case)[1]
+    assert "If a Delta table has batch 10 already, because only its commit was lost" in told
+    assert "--at 9 --no-file-sink" in CLONE.findall(told)[0]

@@ -88,6 +88,15 @@ def skipped_by_tables(checkpoint: str, to_batch: int) -> str:
     )
 
 
+def skipped_if_planned_again(checkpoint: str, to_batch: int) -> str:
+    """The warning of an edit that drops batches without a commit, and knows of no file sink."""
+    return (
+        f"If a Delta table has batch {to_batch + 1} already, because only its commit was lost, it "
+        f"skips what is planned: rows are lost. In that case do not go back here. "
+        f"{_with_a_clone(checkpoint, to_batch)}"
+    )
+
+
 def skipped_with_state_lost(checkpoint: str, batch_id: int) -> str:
     """The warning if a batch must write its state again, and no file sink is known."""
     instead = (

@@ -15,6 +15,7 @@ from epochal.tools.edit.edit_file_log import (
     SinkSurvey,
     rewind_sink,
     skipped_by_tables,
+    skipped_if_planned_again,
     skipped_with_state_lost,
 )
 from epochal.tools.edit.edit_plan import Change, Tree, crc_of
@@ -130,6 +131,8 @@ class RepairDraft:
                 f"The batches after {to_batch} were not committed. Spark will plan them again, "
                 f"with new offsets."
             )
+            if self.sink is None:
+                self.warnings.append(skipped_if_planned_again(surveyed.url, to_batch))
         return None
 
     def run_again(self, batch_id: int) -> str | None:
