@@ -179,9 +179,9 @@ def test_carriage_returns_end_lines_too() -> None:
 
 
 def test_unicode_line_separators_do_not_end_lines() -> None:
-    offset = '{"path":"a\u2028b\x85c\x1cd"}'
-    data = OFFSET_FORMAT.serialize(OffsetEntry(1, (offset,)))
-    assert OFFSET_FORMAT.deserialize(data, "").offsets == (offset,)
+    offsets = ('{"path":"a\u2028b\x85c"}', "c\x1cd")  # the last one must be escaped in JSON
+    data = OFFSET_FORMAT.serialize(OffsetEntry(1, offsets))
+    assert OFFSET_FORMAT.deserialize(data, "").offsets == offsets
 
 
 def test_a_future_version_names_what_is_known_and_what_was_found() -> None:
