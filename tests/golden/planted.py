@@ -157,6 +157,12 @@ def offsets(batch_id: int, **changes: object) -> Callable[[Path], None]:
     return rewrite(f"offsets/{batch_id}", lambda data: with_metadata(data, changes))
 
 
+def file_offset(batch_id: int, entry: int) -> Callable[[Path], None]:
+    """Have a batch of one file source end at another entry of the source's log."""
+    last = b'{"logOffset":%d}' % entry
+    return rewrite(f"offsets/{batch_id}", lambda data: data[: data.rindex(b"\n") + 1] + last)
+
+
 def with_metadata(data: bytes, changes: dict[str, object]) -> bytes:
     version, metadata, *rest = data.split(b"\n")
     changed = json.dumps(json.loads(metadata) | changes, separators=(",", ":")).encode()
@@ -367,6 +373,13 @@ FAULTS = (
     ),
     holding("LOG_ENTRY_UNREADABLE", "offsets/5", b"v1", severity="info", note="truncated"),
     holding("LOG_ENTRY_UNREADABLE", "sources/0/5", b"v1\n{", note="source"),
+    Fault(
+        "LOG_ENTRY_UNREADABLE",
+        "offsets/10",
+        rewrite("offsets/10", lambda data: data[: data.rindex(b"\n") + 3]),
+        case="rocksdb_dedup",
+        note="torn-in-an-offset",
+    ),
     holding("LOG_VERSION_UNKNOWN", "offsets/5", b"v99999\n{}"),
     copied("LOG_NAME_NOT_CANONICAL", "commits/7", "commits/007"),
     Fault("LOG_NAME_TAKEN", "commits/11", lambda root: (root / "commits/11").mkdir()),
@@ -421,6 +434,13 @@ FAULTS = (
     Fault("REPARTITION_UNFINISHED", "offsets/11", next_repartition),
     Fault("WATERMARK_BACKWARDS", "offsets/10", offsets(10, batchWatermarkMs=1)),
     Fault("TIMESTAMP_BACKWARDS", "offsets/10", offsets(10, batchTimestampMs=1)),
+    Fault(
+        "OFFSETS_BACKWARDS",
+        "offsets/10",
+        every(remove("commits/10"), file_offset(10, 3)),
+        note="next",
+    ),
+    Fault("OFFSETS_BACKWARDS", "offsets/10", file_offset(10, 3), note="committed"),
     Fault("SOURCE_LOG_BEHIND", "sources/0", remove("sources/0/8")),
     lost("FILE_LOG_HOLE", "sources/0/4"),
     Fault(
@@ -529,6 +549,21 @@ FAULTS = (
         "state/0/0/3.delta",
         rewrite("state/0/0/3.delta", lambda data: data[: len(data) // 2]),
         severity="info",
+    ),
+    Fault(
+        "STATE_FILE_UNREADABLE",
+        "state/0/0/11.delta",
+        every(
+            remove("commits/10"), rewrite("state/0/0/11.delta", lambda data: data[: len(data) // 2])
+        ),
+        note="of-a-batch-that-runs-again",
+    ),
+    Fault(
+        "ROCKSDB_ZIP_UNREADABLE",
+        "state/0/0/11.zip",
+        every(remove("commits/10"), torn_snapshot(11)),
+        case="rocksdb_dedup",
+        note="of-a-batch-that-runs-again",
     ),
     Fault("STATE_ROW_INVALID", "state/0/0/9.delta", rewrite("state/0/0/9.delta", short_value)),
     Fault(

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from pathlib import Path
 
 import pytest
 from tests.golden.library import Golden, unpack
-from tests.golden.random_damage import AT_ONCE, Case, damaged, digest, epochal, obey
+from tests.golden.random_damage import AT_ONCE, CLONE, Case, damaged, digest, epochal, obey
 
 SEEDS = 12
 
@@ -101,3 +102,83 @@ def test_a_file_is_written_again_once_the_directory_with_its_name_is_out_of_the_
     obey(case, page=False)
     assert (case.outcome, path.is_dir()) == ("healthy", False), case.steps
     assert all(step.startswith(("repair 0", "repair 1")) for step in case.steps), case.steps
+
+
+@pytest.mark.parametrize("commit", ["torn", "lost"])
+def test_damaged_state_of_a_batch_that_runs_again_goes_and_tables_get_a_clone(
+    commit: str, tmp_path: Path
+) -> None:
+    """Delta skipped the batch, so its state stayed as it was, and the next batch failed."""
+    case = Case(0, unpack(Golden("4.3.0", "join_inner"), tmp_path, relocate=True))
+    for path in (
+        case.place.checkpoint / "state/0/1/right-keyWithIndexToValue/11.delta",
+        *([case.place.checkpoint / "commits/10"] if commit == "torn" else []),
+    ):
+        path.write_bytes(path.read_bytes()[:20])
+        path.with_name(f".{path.name}.crc").unlink(missing_ok=True)
+    if commit == "lost":
+        for name in ("10", ".10.crc"):
+            (case.place.checkpoint / "commits" / name).unlink(missing_ok=True)
+    assert not is_healthy(case)
+    told = repair(case)[1]
+    assert "The state after batch 10 is lost. A Delta table that has the batch already" in told
+    [clone] = CLONE.findall(told)
+    go_on = [str(tmp_path / "new") if word == "NEW" else word for word in shlex.split(clone)[1:]]
+    assert epochal(*go_on, "--execute")[0] == 0
+    assert epochal("checkpoint", "verify", str(tmp_path / "new"), "--no-file-sink")[0] == 0
+    assert (repair(case, *AT_ONCE)[0], is_healthy(case)) == (0, True)
+    assert list(case.place.checkpoint.glob("state/*/*/*/11.delta")) == []
+    assert batches(case) == {str(n) for n in range(10)}
+
+
+def test_a_file_sink_forgets_the_batch_whose_damaged_state_must_be_written_again(
+    tmp_path: Path,
+) -> None:
+    """Spark skipped the batch, and the next one failed; `verify` did not need the file."""
+    case = Case(0, unpack(Golden("4.3.0", "file_sink_counts"), tmp_path, relocate=True))
+    (case.place.checkpoint / "commits/10").unlink()
+    (case.place.checkpoint / "commits/.10.crc").unlink(missing_ok=True)
+    path = case.place.checkpoint / "state/0/0/11.delta"
+    path.write_bytes(path.read_bytes()[:20])
+    assert not is_healthy(case)
+    status, told = repair(case, *AT_ONCE)
+    assert (status, is_healthy(case)) == (0, True), told
+    assert not (case.place.output / "_spark_metadata/10").exists()
+
+
+def test_a_copy_of_older_offsets_is_planned_again(tmp_path: Path) -> None:
+    """Spark asked the file source for what lies between the batches, which ran backwards."""
+    case = Case(0, unpack(Golden("4.3.0", "join_rocksdb"), tmp_path, relocate=True))
+    assert (
+        epochal(
+            *("checkpoint", "rewind", str(case.place.checkpoint), "--to-batch", "7"),
+            *("--no-file-sink", *AT_ONCE),
+        )[0]
+        == 0
+    )
+    log = case.place.checkpoint / "offsets"
+    shutil.copyfile(log / "6", log / "8")
+    assert not is_healthy(case)
+    status, told = repair(case, *AT_ONCE)
+    assert (status, is_healthy(case), (log / "8").exists()) == (0, True, False), told
+
+
+def test_torn_offsets_lead_to_a_rewind_also_when_databases_are_opened(tmp_path: Path) -> None:
+    """Half a source's offset was taken for one; and then `--deep` said that nothing helps."""
+    case = Case(0, unpack(Golden("4.3.0", "rocksdb_dedup"), tmp_path, relocate=True), deep=True)
+    path = case.place.checkpoint / "offsets/10"
+    data = path.read_bytes()
+    path.write_bytes(data[: data.rindex(b"\n") + 3])
+    obey(case, page=False)
+    assert (case.outcome, case.steps) == ("healthy", ["rewind 0: "])
+
+
+def test_a_batch_that_is_planned_again_may_be_in_a_table_already(tmp_path: Path) -> None:
+    """Delta skipped the batch with its new offsets: nobody can tell that it has it."""
+    case = Case(0, unpack(Golden("4.3.0", "windowed"), tmp_path, relocate=True))
+    for name in ("commits/10", "commits/.10.crc", "offsets/.10.crc"):
+        (case.place.checkpoint / name).unlink(missing_ok=True)
+    (case.place.checkpoint / "offsets/10").write_bytes(b"v1\n{")
+    told = repair(case)[1]
+    assert "If a Delta table has batch 10 already, because only its commit was lost" in told
+    assert "--at 9 --no-file-sink" in CLONE.findall(told)[0]

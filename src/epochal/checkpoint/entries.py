@@ -2,7 +2,11 @@
 
 An entry that is read and written again has the same bytes, whichever release of Spark wrote it: an
 entry remembers which keys it had, and in which order. Keys that Spark does not know are kept in
-`extra`; Spark ignores them. Offsets are JSON of the sources, and are kept as text.
+`extra`; Spark ignores them.
+
+Offsets are JSON of the sources, and are kept as text. One that begins as an object, a list or a
+string, and is not whole, makes its entry malformed: a full disk cuts off the last line, and its
+source could not read it.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ from epochal.checkpoint.spark_json import (
     as_read,
     long_of,
     object_of,
+    parse_json,
     parse_object,
     string_of,
     text_lines,
@@ -35,6 +40,7 @@ OFFSET_LOG_VERSION = 2
 COMMIT_LOG_VERSION = 3
 
 VOID_OFFSET = "-"
+_OPENED = ("{", "[", '"')
 _SOURCE_KEYS = ("sourceId", "providerName", "apiVersion")
 _SINK_KEYS = ("sinkName", "commitOffset", "providerName", "apiVersion")
 _SWITCHED = "switched"
@@ -132,7 +138,7 @@ class OffsetFormat:
         text = lines[1].strip()
         offsets: tuple[str | None, ...] | dict[str, str | None]
         if version == 1:
-            offsets = tuple(_offset(line) for line in lines[2:])
+            offsets = tuple(_offset(line, path) for line in lines[2:])
         else:
             offsets = _keyed_offsets(lines[2:], path)
             if not text:
@@ -174,7 +180,9 @@ class OffsetFormat:
         return "" if not entry.has_metadata and not fields else to_json(fields)
 
 
-def _offset(text: str) -> str | None:
+def _offset(text: str, path: str) -> str | None:
+    if text.startswith(_OPENED):
+        parse_json(text, path)
     return None if text == VOID_OFFSET else text
 
 
@@ -184,7 +192,7 @@ def _keyed_offsets(lines: Sequence[str], path: str) -> dict[str, str | None]:
         source, colon, text = line.partition(":")
         if not colon:
             raise MalformedFileError(path, f"an offset must be `SOURCE:OFFSET`, not {line[:60]!r}")
-        offsets[source] = _offset(text)
+        offsets[source] = _offset(text, path)
     return offsets
 
 

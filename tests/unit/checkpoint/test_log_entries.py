@@ -117,6 +117,14 @@ def test_a_commit_file_read_and_written_again_is_the_same_bytes(data: bytes) -> 
     assert COMMIT_FORMAT.serialize(COMMIT_FORMAT.deserialize(data, "commits/0")) == data
 
 
+@pytest.mark.parametrize(
+    "text", [b'v1\n{}\n{"', b'v1\n{}\n{"logOffset":8}\n{"a":', b'v2\n{}\n0:["x"', b'v1\n{}\n"x']
+)
+def test_an_offset_that_is_cut_off_makes_the_entry_malformed(text: bytes) -> None:
+    with pytest.raises(MalformedFileError, match="invalid JSON"):
+        OFFSET_FORMAT.deserialize(text, "offsets/0")
+
+
 def test_a_commit_has_one_id_for_each_store_and_takes_others_in_their_place() -> None:
     joined = ("lc", "lr", "rc", "rr")
     entry = CommitEntry(version=2, state_unique_ids={1: (("a",), ("b",)), 0: (joined,)})
@@ -189,9 +197,9 @@ def test_carriage_returns_end_lines_too() -> None:
 
 
 def test_unicode_line_separators_do_not_end_lines() -> None:
-    offset = '{"path":"a\u2028b\x85c\x1cd"}'
-    data = OFFSET_FORMAT.serialize(OffsetEntry(1, (offset,)))
-    assert OFFSET_FORMAT.deserialize(data, "").offsets == (offset,)
+    offsets = ('{"path":"a\u2028b\x85c"}', "c\x1cd")  # the last one must be escaped in JSON
+    data = OFFSET_FORMAT.serialize(OffsetEntry(1, offsets))
+    assert OFFSET_FORMAT.deserialize(data, "").offsets == offsets
 
 
 def test_a_future_version_names_what_is_known_and_what_was_found() -> None:

@@ -40,6 +40,7 @@ from epochal.tools.edit.edit_plan import SINK, Change, Plan, Tree, read_tree
 from epochal.tools.edit.survey import Survey
 from epochal.tools.inspect.edit_status import JournalState, journal_entries
 from epochal.tools.inspect.source_listing import SINK_FORMAT
+from epochal.tools.verify.findings import START_OVER
 from epochal.wording import counted
 
 FILE_SINK = "org.apache.spark.sql.execution.streaming.sinks.FileStreamSink"
@@ -80,10 +81,38 @@ def survey_sink(files: Files, checkpoint: str = "CHECKPOINT") -> SinkSurvey:
 
 def skipped_by_tables(checkpoint: str, to_batch: int) -> str:
     """The warning of an edit that goes back to a batch and knows of no file sink."""
-    clone = shlex.join(["epochal", "checkpoint", "clone", checkpoint])
     return (
         f"A Delta table remembers the batches of a query, and skips all up to the latest that it "
         f"has, even if it is restored: rows are lost. For such an output do not go back here. "
+        f"{_with_a_clone(checkpoint, to_batch)}"
+    )
+
+
+def skipped_if_planned_again(checkpoint: str, to_batch: int) -> str:
+    """The warning of an edit that drops batches without a commit, and knows of no file sink."""
+    return (
+        f"If a Delta table has batch {to_batch + 1} already, because only its commit was lost, it "
+        f"skips what is planned: rows are lost. In that case do not go back here. "
+        f"{_with_a_clone(checkpoint, to_batch)}"
+    )
+
+
+def skipped_with_state_lost(checkpoint: str, batch_id: int) -> str:
+    """The warning if a batch must write its state again, and no file sink is known."""
+    instead = (
+        f"do not run it again here. {_with_a_clone(checkpoint, batch_id - 1)}"
+        if batch_id
+        else f"{START_OVER}."
+    )
+    return (
+        f"The state after batch {batch_id} is lost. A Delta table that has the batch already skips "
+        f"it, so its state is never written, and the next batch fails. For such an output {instead}"
+    )
+
+
+def _with_a_clone(checkpoint: str, to_batch: int) -> str:
+    clone = shlex.join(["epochal", "checkpoint", "clone", checkpoint])
+    return (
         f"Restore the table to its version after batch {to_batch}, and start the query on a clone, "
         f"which has another id: `{clone} NEW --at {to_batch} --no-file-sink`."
     )

@@ -195,8 +195,6 @@ def _unreadable_commit(draft: RepairDraft, batch_id: int) -> str | None:
     surveyed = draft.surveyed
     newest = surveyed.listing.offsets.latest
     if batch_id == newest and (batch_id == 0 or batch_id - 1 in surveyed.commits):
-        if batch_id and (missing := surveyed.missing_state(batch_id - 1)) is not None:
-            return f"the batch cannot run again: {missing} is missing"
         return draft.run_again(batch_id)
     return _write_commit(draft, batch_id)
 
@@ -313,6 +311,11 @@ def _restore_conf(draft: RepairDraft, found: Finding) -> str | None:
     return None
 
 
+def _remove_backwards(draft: RepairDraft, found: Finding) -> str | None:
+    batch_id = draft.surveyed.listing.offsets.latest
+    return draft.go_back(batch_id, "its offsets are behind those of the batch before")
+
+
 def _undo_repartition(draft: RepairDraft, found: Finding) -> str | None:
     draft.warnings.append("To finish the repartition instead, run the same repartition again.")
     return draft.go_back(None, "an unfinished repartition")
@@ -338,11 +341,18 @@ def _broken_state(draft: RepairDraft, found: Finding) -> str | None:
             return None
     elif name.endswith(".zip") and draft.replay_instead(found.path):
         return None
-    elif draft.runs_again(version - 1) and not name.endswith(".zip"):
-        return None  # the batch writes its state again
+    elif (batch_id := draft.state_to_write_again(found)) is not None:
+        return _write_state_again(draft, batch_id)
     elif not store.needs(draft.surveyed.listing.restart_version, name):
         return "a restart does not need it; a rewind to a version that does is impossible"
     return draft.go_back(version - 1, f"needs {found.path}, which is damaged")
+
+
+def _write_state_again(draft: RepairDraft, batch_id: int) -> str | None:
+    surveyed = draft.surveyed
+    if batch_id and batch_id - 1 not in surveyed.commits:
+        return draft.go_back(None, "not committed: planned again")
+    return None if draft.runs_again(batch_id) else draft.run_again(batch_id)
 
 
 def _distrust(draft: RepairDraft, found: Finding) -> str | None:
@@ -351,6 +361,8 @@ def _distrust(draft: RepairDraft, found: Finding) -> str | None:
         return _broken_state(draft, found)
     if found.code == "CRC_REFUSED":
         return _unloadable_state(draft, found)
+    if (batch_id := draft.state_to_write_again(found)) is not None:
+        return _write_state_again(draft, batch_id)
     return found.remedy.rstrip(".")
 
 
@@ -358,6 +370,8 @@ def _unloadable_state(draft: RepairDraft, found: Finding) -> str | None:
     """Go back to the newest batch whose state is whole, if the state of the restart is not."""
     surveyed = draft.surveyed
     restart = surveyed.listing.restart_version - 1
+    if (batch_id := draft.state_to_write_again(found)) is not None:
+        return _write_state_again(draft, batch_id)
     if draft.runs_again(restart):
         return None  # the batch writes its state again
     if restart in surveyed.commits and obstacle_to(surveyed, restart) is None:
@@ -402,6 +416,7 @@ _CODES: dict[Handler, str] = {
     _fill_gap: "OFFSETS_GAP",
     _write_commits: "COMMITS_GAP",
     _drop_uncommitted: "COMMITS_BEHIND",
+    _remove_backwards: "OFFSETS_BACKWARDS",
     _remove_commit: "COMMIT_WITHOUT_OFFSETS",
     _restore_conf: "CONF_KEY_LOST CONF_INVALID CONF_CHANGED PARTITIONS_CHANGED",
     _undo_repartition: "REPARTITION_UNFINISHED",

@@ -11,13 +11,20 @@ from epochal.errors import EditError, EpochalError
 from epochal.state.files.codecs import compress, decompress
 from epochal.state.files.rocksdb_changelog import LineageItem, with_lineage
 from epochal.state.store.rocksdb_directory import file_name
-from epochal.tools.edit.edit_file_log import SinkSurvey, rewind_sink, skipped_by_tables
+from epochal.tools.edit.edit_file_log import (
+    SinkSurvey,
+    rewind_sink,
+    skipped_by_tables,
+    skipped_if_planned_again,
+    skipped_with_state_lost,
+)
 from epochal.tools.edit.edit_plan import Change, Tree, crc_of
 from epochal.tools.edit.rewind import delete_state_after, possible_batches
 from epochal.tools.edit.survey import Survey, delete_batches_after, rocks_directory
 from epochal.tools.inspect.epoch_overlay import OverlaidFiles
 from epochal.tools.inspect.state_listing import StoreListing
 from epochal.tools.verify.findings import Finding
+from epochal.tools.verify.remedies import DAMAGED, batch_to_run_again, needs
 from epochal.wording import span
 
 
@@ -122,21 +129,31 @@ class RepairDraft:
                 f"The batches after {to_batch} were not committed. Spark will plan them again, "
                 f"with new offsets."
             )
+            if self.sink is None:
+                self.warnings.append(skipped_if_planned_again(surveyed.url, to_batch))
         return None
 
     def run_again(self, batch_id: int) -> str | None:
         """Take back the commit of the newest batch, so that it runs again with the same offsets.
 
         A file sink skips a batch that its log has, and then Spark computes no state for it either.
-        If state of the batch is lost, the sink must forget the batch. Returns why it cannot.
+        If state of the batch is lost, the sink must forget the batch. A Delta table does the same,
+        and cannot forget, so that is a warning. Returns why the batch cannot run again.
         """
-        state_is_lost = self.surveyed.missing_state(batch_id) is not None
-        state_is_lost = state_is_lost or self._needs_broken_state(batch_id)
-        if state_is_lost and self.sink is not None:
+        surveyed = self.surveyed
+        if batch_id and (missing := surveyed.missing_state(batch_id - 1)) is not None:
+            return f"the batch cannot run again: {missing} is missing"
+        is_damaged = self._has_damaged_state(batch_id)
+        if is_damaged or surveyed.missing_state(batch_id) is not None:
             try:
-                self.add(*rewind_sink(self.sink, batch_id - 1))
+                if self.sink is not None:
+                    self.add(*rewind_sink(self.sink, batch_id - 1))
+                else:
+                    self.warnings.append(skipped_with_state_lost(surveyed.url, batch_id))
             except EditError as error:
                 return f"the sink cannot go back with the checkpoint: {error}"
+        if is_damaged:
+            self.add(*delete_state_after(surveyed, batch_id))
         self.remove(f"{COMMITS}/{batch_id}", "unreadable: the batch runs again")
         self.warnings.append(f"Batch {batch_id} runs again, with the same offsets.")
         return None
@@ -191,7 +208,18 @@ class RepairDraft:
             if inside + name in paths or version >= min(first, default=version + 1)
         }
 
-    def runs_again(self, batch_id: int) -> bool:
+    def state_to_write_again(self, found: Finding) -> int | None:
+        """The batch that runs again and writes the damaged file of a finding anew, if there is one.
+
+        Nothing else needs the file, so it can go.
+        """
+        store, listing = self.surveyed.store_of(found.path), self.surveyed.listing
+        batch_id = None if store is None else batch_to_run_again(listing, store, found)
+        if batch_id in listing.commits.ids and not self.runs_again(batch_id):
+            return None  # its unreadable commit stays
+        return batch_id
+
+    def runs_again(self, batch_id: int | None) -> bool:
         """Whether the commit of the batch is taken back."""
         change = self._changes.get((self.surveyed.tree.root, f"{COMMITS}/{batch_id}"))
         return change is not None and change.after is None
@@ -204,6 +232,15 @@ class RepairDraft:
             for each in self.findings
             if each.code in ("STATE_FILE_UNREADABLE", "STATE_ROW_CHECKSUM", "STATE_ROW_INVALID")
         }
+
+    def _has_damaged_state(self, batch_id: int) -> bool:
+        """Whether a file of the state after a batch is damaged."""
+        return any(
+            each.path.startswith(f"{store.path}/") and needs(store, batch_id + 1, each)
+            for store in self.surveyed.stores_at(batch_id)
+            for each in self.findings
+            if each.code in DAMAGED
+        )
 
     def _needs_broken_state(self, batch_id: int) -> bool:
         broken = self.broken_state

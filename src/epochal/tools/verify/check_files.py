@@ -19,7 +19,14 @@ from epochal.checkpoint.file_log import (
     batch_id_of_file_name,
     is_compaction_batch,
 )
-from epochal.checkpoint.layout import COMPACT_SUFFIX, OWN_KEY, SOURCES, crc_target, is_temp_file
+from epochal.checkpoint.layout import (
+    COMPACT_SUFFIX,
+    OFFSETS,
+    OWN_KEY,
+    SOURCES,
+    crc_target,
+    is_temp_file,
+)
 from epochal.checkpoint.metadata_log import listed, missing_runs
 from epochal.checkpoint.restart import SOURCE_EVOLUTION
 from epochal.checkpoint.spark_json import parse_json
@@ -140,7 +147,8 @@ def file_log_rules(log: LogListing[tuple[object, ...]]) -> Iterator[Finding]:
 def source_rules(
     listing: CheckpointListing, sources: Mapping[str, SourceListing]
 ) -> Iterator[Finding]:
-    """Check the logs of file sources, and that they contain every entry that the offsets name."""
+    """Check the logs of file sources, and the newest offsets: the logs have every entry that they
+    name, and they are not behind those of the batch before. Spark asks for all between the two."""
     for source in sources.values():
         if source.kind == FILE:
             yield from file_log_rules(source.log)
@@ -151,8 +159,18 @@ def source_rules(
         return
     if not isinstance(entry.offsets, dict) and entry.conf.get(SOURCE_EVOLUTION) == "true":
         return  # Spark 4.2 may name the sources' directories, and still log offsets by position
+    assert newest is not None
+    before = listing.offsets.entries.get(newest - 1)
+    earlier = {} if before is None else before.by_source
     for name, offset in entry.by_source.items():
-        promised = log_offset(offset)
+        promised, reached = log_offset(offset), log_offset(earlier.get(name))
+        if promised is not None and reached is not None and promised < reached:
+            yield finding(
+                "OFFSETS_BACKWARDS",
+                f"{OFFSETS}/{newest}",
+                f"source {name} ends at its entry {promised}; in batch {newest - 1} it has "
+                f"reached {reached}",
+            )
         if promised is None or promised < 0:
             continue
         known = sources.get(name)

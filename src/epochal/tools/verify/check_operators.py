@@ -113,7 +113,8 @@ def state_rules(
 
         batch_id = listing.restart_version - 1
         entries = open_entry_check(listing.files, batch_id, settings.partitions)
-        if isinstance(entries, str) and batch_id in listing.commits.entries:
+        is_logged = batch_id in listing.commits.entries and batch_id in listing.offsets.entries
+        if isinstance(entries, str) and is_logged:  # otherwise a finding about the logs says why
             yield finding("ROCKSDB_UNCHECKED", databases[0], entries)
     for operator in operators:
         own = read_operator_facts(listing, operator)

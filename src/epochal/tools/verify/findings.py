@@ -214,6 +214,12 @@ RULES: dict[str, Rule] = {
         f"{NOTHING}: later batches have later timestamps. Check the clocks of the machines that "
         f"the driver runs on, because processing-time timers depend on the timestamp.",
     ),
+    "OFFSETS_BACKWARDS": _error(
+        "The newest offsets of a file source are behind those of the batch before, as those of an "
+        "older batch that was copied: a restart fails with `assertion failed`.",
+        f"Use {REPAIR}: it removes a batch that is not committed, and Spark plans it again. "
+        f"Otherwise use {_REWIND}.",
+    ),
     "SOURCE_LOG_BEHIND": _error(
         "The offsets name entries that a file source's log does not have: a restart fails, or "
         "files are lost.",
@@ -331,7 +337,7 @@ RULES: dict[str, Rule] = {
     "STATE_FILE_UNREADABLE": _error(
         "A delta, snapshot or changelog is damaged.",
         f"Restore it from a backup, or use {REPAIR}, which removes a broken snapshot that its "
-        f"deltas can replace, or use {_REWIND}.",
+        f"deltas can replace, and state of a batch that runs again, or use {_REWIND}.",
     ),
     "STATE_ROW_INVALID": _error(
         "A key or value in a state file does not fit the schema: Spark would read garbage from it.",

@@ -148,6 +148,28 @@ def _batch_of(found: Finding) -> int | None:
     return batch_id_of_file_name(found.path.rpartition("/")[2])
 
 
+def needs(store: StoreListing, version: int, found: Finding) -> bool:
+    """Whether loading a version of a store reads the file of a finding."""
+    if found.version is not None:  # a data file, which snapshots from that version on share
+        return store.chain(version).snapshot >= found.version
+    return store.needs(version, found.path.rpartition("/")[2])
+
+
+def batch_to_run_again(
+    listing: CheckpointListing, store: StoreListing, found: Finding
+) -> int | None:
+    """The newest batch, if it is not committed, and only the state after it needs a damaged file.
+
+    No crash of Spark leaves such a file. A sink that has the batch already, as Delta's may, lets
+    Spark skip it, and then the file is never written again. Only the sink knows whether it has it.
+    """
+    batch_id = listing.offsets.latest
+    if batch_id is None or batch_id in listing.commits.entries or listing.is_continuous:
+        return None
+    is_its_state = needs(store, batch_id + 1, found) and not needs(store, batch_id, found)
+    return batch_id if is_its_state and found.code in DAMAGED else None
+
+
 class _Advisor:
     def __init__(
         self,
@@ -195,6 +217,11 @@ class _Advisor:
                     f"{CANNOT}: no batch has another value. Write the right value into the second "
                     f"line of the newest files in `offsets`, or restore them from a backup."
                 )
+            case "OFFSETS_BACKWARDS":
+                newest, back = self._listing.offsets.latest, self._before_batch(found, "")
+                if newest in self._listing.commits.ids or back.startswith(CANNOT):
+                    return back
+                return f"Use {REPAIR}: it removes the batch, and Spark plans it again."
             case "SOURCE_LOG_BEHIND":
                 return self._source_behind(found)
             case "FILE_LOG_HOLE" if found.path.startswith(f"{SOURCES}/"):
@@ -229,15 +256,18 @@ class _Advisor:
         store, version = self._store_of(found.path), self._version_of(found)
         restart = self._listing.restart_version
         needed = store is None or version is None or found.code not in DAMAGED
-        needed = needed or (store is not None and self._needs(store, restart, found))
+        needed = needed or (store is not None and needs(store, restart, found))
         target = None if version is None else self._newest_whole(version - 2)
         back = self._back_to(target, files="the file")
         trusts_deltas = found.code == "STATE_SNAPSHOT_DISAGREES"
         can_trust = not trusts_deltas or (store is not None and self._has_deltas(store))
+        again = self._writes_again(store, found, back)
         if found.code in _TRUSTED and can_trust:
             command = REPAIR.replace(" --sink", f" --code {found.code} --sink")
             trusted = f"If {_TRUSTED[found.code].format(command)}."
-            return f"{trusted} Otherwise: {back}" if needed else trusted
+            return (
+                f"{trusted} Otherwise: {back if needed else again}" if needed or again else trusted
+            )
         removable = found.code in _REMOVABLE and found.path.endswith(".snapshot")
         if removable and store is not None and self._has_deltas(store):
             return f"Use {REPAIR}: it removes the snapshot, which its deltas can replace."
@@ -245,7 +275,18 @@ class _Advisor:
             return f"Use {REPAIR}: it removes the snapshot, which changelogs can replace."
         if found.code == "STATE_KEY_WRONG_PARTITION" and needed:
             return f"{back} {_REPARTITION[target is None]}"
-        return back if needed else _OLD
+        return back if needed else again or _OLD
+
+    def _writes_again(self, store: StoreListing | None, found: Finding, back: str) -> str:
+        """The remedy if only the state after a batch that runs again needs the file; or nothing."""
+        batch_id = None if store is None else batch_to_run_again(self._listing, store, found)
+        if batch_id is None:
+            return ""
+        if batch_id > 0 and not self._is_whole(batch_id - 1):
+            return back
+        return (
+            f"Use {REPAIR}: it removes the file, which batch {batch_id} writes when it runs again."
+        )
 
     def _store_of(self, path: str) -> StoreListing | None:
         if path in self._stores:
@@ -261,12 +302,6 @@ class _Advisor:
             return max(self._stores[found.path].versions, default=0) + 1
         number = found.path.rpartition("/")[2].partition(".")[0].partition("_")[0]
         return int(number) if number.isascii() and number.isdigit() else None
-
-    def _needs(self, store: StoreListing, version: int, found: Finding) -> bool:
-        """Whether loading a version of a store reads the file of a finding."""
-        if found.version is not None:  # a data file, which snapshots from that version on share
-            return store.chain(version).snapshot >= found.version
-        return store.needs(version, found.path.rpartition("/")[2])
 
     def _has_deltas(self, store: StoreListing) -> bool:
         """Whether the newest version can be loaded without the damaged snapshots."""
@@ -430,7 +465,7 @@ class _Advisor:
 
     def _loads(self, store: StoreListing, batch_id: int) -> bool:
         return not store.chain(batch_id + 1).missing and not any(
-            self._needs(store, batch_id + 1, each)
+            needs(store, batch_id + 1, each)
             for each in self._findings
             if each.code in DAMAGED and self._store_of(each.path) is store
         )
