@@ -351,8 +351,9 @@ class _Advisor:
         codes = ("FILE_LOG_HOLE", "LOG_ENTRY_UNREADABLE")
         of_sink = (each for each in self._findings if each.path.startswith(f"{SINK_LOG}/"))
         first, there = max(compact_ids(self._sink_log), default=0), set(self._sink_log.ids)
-        damaged = {_batch_of(each) for each in of_sink if each.code in codes} & there
-        return min((each for each in damaged if each >= first), default=None)
+        damaged = (_batch_of(each) for each in of_sink if each.code in codes)
+        needed = (n for n in damaged if n is not None and n in there and n >= first)
+        return min(needed, default=None)
 
     def _sink_hole(self, found: Finding) -> str:
         """A batch that an edit added wrote nothing, so its entry is known; others write again."""
