@@ -214,6 +214,11 @@ def lost_output(root: Path) -> None:
     (root.parent / "output" / json.loads(entry)["path"].rpartition("/")[2]).unlink()
 
 
+def torn_sink_log(root: Path) -> None:
+    log = root.parent / "output/_spark_metadata"
+    shutil.copyfile(log / "5.compact", log / "8.compact")
+
+
 def edit_without_its_sink(root: Path) -> None:
     """Add a batch that reads nothing, as every edit of state does."""
     for log in ("offsets", "commits"):
@@ -387,6 +392,14 @@ FAULTS = (
     Fault("OFFSETS_GAP", "offsets/9", remove("offsets/9", "commits/9"), note="before-the-newest"),
     Fault(
         "OFFSETS_GAP",
+        "offsets/7",
+        remove("offsets/7", "commits/7"),
+        case="file_sink",
+        with_sink=True,
+        note="with-a-file-sink",
+    ),
+    Fault(
+        "OFFSETS_GAP",
         "offsets/4",
         remove("offsets/4", "commits/4"),
         severity="info",
@@ -457,6 +470,28 @@ FAULTS = (
         case="file_sink",
         with_sink=True,
         note="edited-without-the-sink",
+    ),
+    copied(
+        "FILE_LOG_HOLE",
+        "sources/0/5.compact",
+        "sources/0/8.compact",
+        case="file_sink",
+        note="torn-at-a-line",
+    ),
+    copied(
+        "FILE_LOG_HOLE",
+        "sources/0/8.compact",
+        "sources/0/11.compact",
+        case="file_sink",
+        note="copied-ahead",
+    ),
+    Fault(
+        "FILE_LOG_HOLE",
+        "_spark_metadata/8.compact",
+        torn_sink_log,
+        case="file_sink",
+        with_sink=True,
+        note="sink-torn-at-a-line",
     ),
     Fault("FILE_LOG_COMPACT_NAME", "sources/0/8", plain_instead_of_compact, case="file_sink"),
     Fault(

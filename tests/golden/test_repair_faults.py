@@ -55,6 +55,8 @@ LEFT_HERE = {
     "METADATA_UNREADABLE-directory": "it may hold what somebody needs",
     "FILE_LOG_HOLE": "what was in the batch is recorded nowhere else",
     "FILE_LOG_HOLE-compact": "what was in the batch is recorded nowhere else",
+    "FILE_LOG_HOLE-torn-at-a-line": "what was in the batch is recorded nowhere else",
+    "FILE_LOG_HOLE-sink-torn-at-a-line": "rewind --sink",
     "COMMITS_BEHIND-no-commits": "no batch is committed",
     "LOG_ENTRY_UNREADABLE-truncated": "old offsets, which a restart does not need",
     "LOG_ENTRY_UNREADABLE-source": "what was in the batch is recorded nowhere else",

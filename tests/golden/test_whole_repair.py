@@ -182,3 +182,72 @@ def test_a_batch_that_is_planned_again_may_be_in_a_table_already(tmp_path: Path)
     told = repair(case)[1]
     assert "If a Delta table has batch 10 already, because only its commit was lost" in told
     assert "--at 9 --no-file-sink" in CLONE.findall(told)[0]
+
+
+def copy_log(case: Case, source: str, *names: str) -> None:
+    log = case.place.output / "_spark_metadata"
+    for name in names:
+        shutil.copyfile(log / source, log / name)
+
+
+@pytest.mark.parametrize("plain", ["emptied", "lost", "there"])
+def test_a_compact_file_of_a_sink_that_was_copied_ahead_is_not_taken_for_the_batch(
+    plain: str, tmp_path: Path
+) -> None:
+    """The names around it were made to fit, and the files of the batch vanished from the log."""
+    case = Case(0, unpack(Golden("4.3.0", "file_sink"), tmp_path, relocate=True))
+    words = ("checkpoint", "rewind", str(case.place.checkpoint), "--to-batch", "4")
+    assert epochal(*words, *case.told, *AT_ONCE)[0] == 0
+    copy_log(case, "2.compact", "3.compact")
+    if plain == "emptied":
+        (case.place.output / "_spark_metadata/3").write_bytes(b"")
+    elif plain == "lost":
+        (case.place.output / "_spark_metadata/3").unlink()
+    assert repair(case, *AT_ONCE)[0] == 1
+    obey(case, page=False)
+    assert case.outcome == "healthy"
+    assert [step for step in case.steps if step.startswith("rewind")], case.steps
+    assert not (case.place.output / "_spark_metadata/3.compact").exists()
+
+
+def test_where_every_earlier_entry_of_a_sink_is_gone_a_copy_cannot_be_mended(
+    tmp_path: Path,
+) -> None:
+    case = Case(0, unpack(Golden("4.3.0", "file_sink_cleanup"), tmp_path, relocate=True))
+    words = ("checkpoint", "rewind", str(case.place.checkpoint), "--to-batch", "7")
+    assert epochal(*words, *case.told, *AT_ONCE)[0] == 0
+    copy_log(case, "5.compact", "6.compact")
+    (case.place.output / "_spark_metadata/5.compact").unlink()
+    told = epochal("checkpoint", "verify", str(case.place.checkpoint), *case.told)[1]
+    assert "6.compact is there, too" in told
+    assert "it lacks files that 6 lists: it is torn, or a copy" in told
+    before = digest(case.place)
+    assert (repair(case, *AT_ONCE)[0], digest(case.place)) == (1, before)
+    obey(case, page=False)
+    assert (case.outcome, case.steps) == ("cannot", [])
+
+
+def test_a_batch_whose_offsets_were_made_up_is_not_taken_for_one_of_an_edit(tmp_path: Path) -> None:
+    """An empty entry was written into the sink's log, so the rows of the batch vanished."""
+    case = Case(0, unpack(Golden("4.3.0", "file_sink_counts"), tmp_path, relocate=True))
+    words = ("checkpoint", "rewind", str(case.place.checkpoint), "--to-batch", "7")
+    assert epochal(*words, *case.told, *AT_ONCE)[0] == 0
+    case.place.checkpoint.joinpath("offsets/6").unlink()
+    case.place.checkpoint.joinpath("offsets/.6.crc").unlink(missing_ok=True)
+    case.place.output.joinpath("_spark_metadata/6").unlink()
+    for _ in range(2):  # the first makes up the offsets, which the second sees
+        assert repair(case, *AT_ONCE)[0] == 1
+        assert not (case.place.output / "_spark_metadata/6").exists()
+    obey(case, page=False)
+    assert (case.outcome, batches(case)) == ("healthy", {str(n) for n in range(6)})
+
+
+def test_a_snapshot_that_was_copied_to_a_later_version_is_seen_without_deep(tmp_path: Path) -> None:
+    """Its name and its rows are right, so a restart took the state of an earlier batch."""
+    case = Case(0, unpack(Golden("4.3.0", "windowed"), tmp_path, relocate=True))
+    state = case.place.checkpoint / "state/0/0"
+    shutil.copyfile(state / "4.snapshot", state / "8.snapshot")
+    told = epochal("checkpoint", "verify", str(case.place.checkpoint), *case.told)[1]
+    assert "STATE_SNAPSHOT_DISAGREES  state/0/0/8.snapshot" in told
+    obey(case, page=False)
+    assert case.outcome == "healthy", case.steps

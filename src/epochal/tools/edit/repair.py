@@ -241,6 +241,8 @@ def _stand_in(draft: RepairDraft, batch_id: int, newest: int) -> str | None:
     path = f"{OFFSETS}/{batch_id}"
     content = OFFSET_FORMAT.serialize(entry)
     draft.add(draft.surveyed.tree.write(path, content, f"substitute, with offsets of {newest}"))
+    if draft.is_taken(path):
+        return None  # nor a commit, which the next round would remove again
     versions = {each.version for each in draft.surveyed.commits.values()}
     if batch_id not in draft.surveyed.listing.commits.ids and versions == {1}:
         commit = COMMIT_FORMAT.serialize(

@@ -66,6 +66,10 @@ class RepairDraft:
             elif change.place not in self._changes or change.after is None:
                 self._changes[change.place] = change
 
+    def is_taken(self, path: str) -> bool:
+        """Whether a directory has this name, so that no file can be written there yet."""
+        return path in self._directories
+
     def take_hindered(self) -> bool:
         """Whether a change was left out since the last call, because a directory has its name."""
         was, self._is_hindered = self._is_hindered, False

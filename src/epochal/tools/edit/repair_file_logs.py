@@ -26,6 +26,7 @@ from epochal.checkpoint.file_log import (
     is_compaction_batch,
 )
 from epochal.checkpoint.layout import COMPACT_SUFFIX, SINK_LOG
+from epochal.checkpoint.metadata_log import missing_runs
 from epochal.checkpoint.spark_json import parse_object
 from epochal.errors import EpochalError
 from epochal.files import join_url
@@ -37,6 +38,7 @@ from epochal.tools.edit.edit_file_log import (
 )
 from epochal.tools.edit.repair_draft import RepairDraft
 from epochal.tools.inspect.source_listing import SINK_FORMAT, SOURCE_FORMAT
+from epochal.tools.verify.check_files import contradictions
 from epochal.tools.verify.check_logs import added_by_edit
 
 UNKNOWN = (
@@ -71,7 +73,7 @@ def mend_file_log(draft: RepairDraft, directory: str) -> str | None:
     copies = [
         name
         for name, batch_id in names.items()
-        if batch_id > reached >= 0 and all(entry.batch_id <= reached for entry in entries[name])
+        if batch_id > reached >= 0 and batch_id not in {each.batch_id for each in entries[name]}
     ]
     if copies:
         for name in copies:
@@ -82,13 +84,16 @@ def mend_file_log(draft: RepairDraft, directory: str) -> str | None:
             draft.remove(f"{directory}/{name}", "a later compact file has its files")
         return None
     by_batch = _by_batch(entries)
+    torn = dict(contradictions(entries))
+    if any(missing_runs(by_batch, 0, names[name]) for name in torn):
+        return UNKNOWN
     tree = draft.surveyed.tree
     for batch_id in range(max(_compacts(names, entries), default=0), max(names.values()) + 1):
         if batch_id not in by_batch and batch_id not in names.values():
             return UNKNOWN
         due = is_compaction_batch(batch_id, _interval(names))
         wanted = f"{batch_id}{COMPACT_SUFFIX}" if due else str(batch_id)
-        if wanted not in names:
+        if wanted not in names or wanted in torn:
             content = SOURCE_FORMAT.serialize(_due(by_batch, batch_id, names))
             draft.add(tree.write(f"{directory}/{wanted}", content, "required by the interval"))
         for name, other in names.items():
@@ -149,9 +154,20 @@ def _reached(draft: RepairDraft, directory: str) -> int:
     return reached
 
 
+def _can_be_read(sink: SinkSurvey, name: str) -> bool:
+    try:
+        sink.entries(name)
+    except (EpochalError, OSError):
+        return False
+    return True
+
+
 def mend_sink_log(draft: RepairDraft, sink: SinkSurvey) -> str | None:
     """Write the batches that are missing, or have the wrong name for the compaction interval."""
-    if hiding := obsolete_compacts({name: readable_entries(sink, name) for name in sink.names}):
+    entries = {name: readable_entries(sink, name) for name in sink.names}
+    if damaged := next(contradictions(entries), None):
+        return f"{SINK_LOG}/{damaged[0]} cannot be trusted: {damaged[1]}"
+    if hiding := obsolete_compacts(entries):
         for hidden in hiding:
             draft.remove(f"{SINK_LOG}/{hidden}", "a later compact file has its files")
         return None
@@ -176,6 +192,10 @@ def mend_sink_log(draft: RepairDraft, sink: SinkSurvey) -> str | None:
         )
     for other, batch_id in sink.names.items():
         if other != (wanted := sink.log.path_of(batch_id)) and wanted in sink.names:
+            if batch_id >= first and not _can_be_read(sink, other):
+                return (
+                    f"{SINK_LOG}/{other} cannot be read: it may be the right one, and not {wanted}"
+                )
             draft.remove(f"{SINK_LOG}/{other}", f"there is {wanted}")
             names[batch_id] = wanted
     live: list[SinkFileStatus] = []

@@ -91,6 +91,10 @@ class LogListing(Generic[T]):
     taken: tuple[str, ...] = ()
     """Directories whose name is a batch id, so that no file can have it."""
     raw: dict[str, bytes] = field(default_factory=dict)
+    by_name: dict[str, T] = field(default_factory=dict)
+    """The entries by file name: a damaged log may have both `N` and `N.compact`."""
+    unreadable: dict[str, EpochalError] = field(default_factory=dict)
+    """The errors by file name."""
 
     def path_of(self, batch_id: int) -> str:
         """The path of a batch's file, which may be a compact one."""
@@ -271,13 +275,17 @@ def read_log(
     contents = zip(batches.items(), paths, read_many(files, paths), strict=True)
     for (name, batch_id), file_path, data in contents:
         if isinstance(data, EpochalError):
-            log.broken[batch_id] = data
+            log.broken[batch_id] = log.unreadable[name] = data
             continue
         log.raw[name] = data
         try:
-            log.entries[batch_id] = deserialize(data, join_url(files.url, file_path))
+            entry = deserialize(data, join_url(files.url, file_path))
         except EpochalError as error:
-            log.broken[batch_id] = error
+            log.broken[batch_id] = log.unreadable[name] = error
+            continue
+        log.by_name[name] = entry
+        if file_path == log.path_of(batch_id) or batch_id not in log.entries:
+            log.entries[batch_id] = entry
     return log
 
 

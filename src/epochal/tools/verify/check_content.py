@@ -1,8 +1,9 @@
 """Reads every state file once and checks its content.
 
 It checks the bytes of deltas and snapshots, Spark's and Hadoop's checksums, every row against the
-schema, and every key against its partition. In deep mode it also compares every snapshot with the
-replay of the deltas before it. `check_state` has the rules about file names.
+schema, and every key against its partition. It compares a snapshot with the replay of the deltas
+before it if an earlier one has the same bytes although a delta since has changed something; in deep
+mode, every snapshot. `check_state` has the rules about file names.
 
 A checkpoint has tens of thousands of state files, most of them tiny. So each row first goes through
 a fast check that is built once per schema and accepts only rows that are certainly valid. All other
@@ -18,7 +19,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import google_crc32c
@@ -37,6 +38,7 @@ from epochal.wording import counted
 Tick = Callable[[], None]
 
 LARGE_BYTES = 1 << 20
+DISAGREES = "STATE_SNAPSHOT_DISAGREES"
 ROW_CHECKSUM_CONDITION = "STATE_STORE_ROW_CHECKSUM_VERIFICATION_FAILED"
 
 Record = tuple[bytes, bytes | None]
@@ -81,13 +83,18 @@ class ContentCheck:
         """Check every delta and snapshot of one store, in the order of versions."""
         # The replay. It goes on only while no delta is missing, and starts again at each snapshot.
         state: dict[bytes, bytes] = {}
-        at = 0
+        at = changes = 0
+        changes_before: dict[int, int] = {}
+        may_have_copies = False
         for version in store.versions:
             delta = snapshot = None
             if version in store.deltas:
-                delta = self._records(store, store.deltas[version], version, checker)
+                delta = self._records(store, store.deltas[version], version, checker)[0]
+                changes += delta is None or delta != []
             if version in store.snapshots:
-                snapshot = self._records(store, store.snapshots[version], version, checker)
+                name = store.snapshots[version]
+                snapshot, digest = self._records(store, name, version, checker)
+                may_have_copies |= changes_before.setdefault(digest, changes) < changes
             if not self._settings.deep:
                 continue
             if delta is not None and at == version - 1:
@@ -105,35 +112,44 @@ class ContentCheck:
                     path = f"{store.path}/{store.snapshots[version]}"
                     self.findings.extend(disagreement(path, stored, state))
                 state, at = stored, version
+        if may_have_copies and not self._settings.deep:
+            replay = ContentCheck(self._files, replace(self._settings, deep=True), no_tick)
+            replay.store(store, None)
+            self.findings += [each for each in replay.findings if each.code == DISAGREES]
 
     def _records(
         self, store: StoreListing, name: str, version: int, checker: RowChecker | None
-    ) -> list[Record] | None:
-        """Return the records of one file; None, with a finding, if the file is damaged."""
+    ) -> tuple[list[Record] | None, int]:
+        """Return the records of one file and the CRC of its bytes.
+
+        The records are None, with a finding, if the file is damaged, and if it is too large.
+        """
         path = f"{store.path}/{name}"
         data = self.read(path)
         if data is None:
-            return None
+            return None, 0
+        digest = google_crc32c.value(data) if name.endswith(".snapshot") else 0
         try:
             records = self._checked(data, path, store.partition, version, checker)
         except StateFormatError as error:
             code, where = _broken(path, error)
             self.report(code, path, f"{where}byte {error.offset}: {error.reason}")
-            return None
+            return None, digest
         except StorageError as error:
             self.report("FILE_UNREADABLE", path, error.reason)
-            return None
+            return None, digest
         self.checksums(store, name, data)
-        return records
+        return records, digest
 
     def _checked(
         self, data: bytes, path: str, partition: int, version: int, checker: RowChecker | None
-    ) -> list[Record]:
+    ) -> list[Record] | None:
         settings = self._settings
         raw = unpack(data, settings.codec, path, self._files.bounds)
         form = {"is_snapshot": path.endswith("snapshot"), "row_checksums": settings.row_checksums}
         count = settings.partitions.get(version)
         misplaced = 0
+        records: list[Record] | None
         if len(raw) < LARGE_BYTES:
             records = scan_small(raw, **form, source=path)
             if records and checker is not None:
@@ -142,7 +158,7 @@ class ContentCheck:
             from epochal.tools.verify.check_columns import check_large, scan_large
 
             columns = scan_large(raw, **form, source=path)
-            records = list(columns.to_list()) if settings.deep else []
+            records = list(columns.to_list()) if settings.deep else None
             if checker is not None:
                 misplaced = check_large(checker, columns, path, partition, count)
         if misplaced:

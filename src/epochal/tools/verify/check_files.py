@@ -9,7 +9,8 @@ the checksums of other files, so there a mismatch only shows that the file was c
 from __future__ import annotations
 
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 from urllib.parse import unquote
 
@@ -29,13 +30,13 @@ from epochal.checkpoint.layout import (
 )
 from epochal.checkpoint.metadata_log import listed, missing_runs
 from epochal.checkpoint.restart import SOURCE_EVOLUTION
-from epochal.checkpoint.spark_json import parse_json
+from epochal.checkpoint.spark_json import LONG_MAX, parse_json
 from epochal.errors import MalformedFileError
 from epochal.files import Files
 from epochal.tools.inspect.listing import CheckpointListing, Directory, LogListing, read_bytes
 from epochal.tools.inspect.source_listing import FILE, SourceListing
 from epochal.tools.inspect.state_listing import OperatorListing
-from epochal.tools.verify.findings import Finding, Severity, finding
+from epochal.tools.verify.findings import CANNOT, REPAIR, START_OVER, Finding, Severity, finding
 from epochal.wording import time_text
 
 CRC_MAGIC = b"crc\0"
@@ -114,26 +115,29 @@ def crc_rules(
     yield from stale_rules(files, path, frozenset(directory.files), raw, "CRC_STALE")
 
 
-def file_log_rules(log: LogListing[tuple[object, ...]]) -> Iterator[Finding]:
+def file_log_rules(log: LogListing[Any]) -> Iterator[Finding]:
     ids = log.ids
     if not ids:
         return
     compact = compact_ids(log)
-    if len(compact) > 1:
-        # Spark too derives the interval from the newest two compact files, not from its settings.
-        interval = compact[-1] - compact[-2]
-        for name in log.directory.files:
-            batch_id = batch_id_of_file_name(name)
-            if batch_id is None or batch_id <= compact[-2]:
-                continue
-            due = is_compaction_batch(batch_id, interval)
-            if due != name.endswith(COMPACT_SUFFIX):
-                wanted = f"{batch_id}{COMPACT_SUFFIX}" if due else str(batch_id)
-                yield finding(
-                    "FILE_LOG_COMPACT_NAME",
-                    f"{log.path}/{name}",
-                    f"with a compaction interval of {interval}, Spark looks for {wanted}",
-                )
+    # Spark too derives the interval from the newest two compact files, not from its settings.
+    interval = compact[-1] - compact[-2] if len(compact) > 1 else None
+    for name in log.directory.files:
+        batch_id = batch_id_of_file_name(name)
+        if batch_id is None or (interval is not None and batch_id <= compact[-2]):
+            continue
+        due = batch_id in compact if interval is None else is_compaction_batch(batch_id, interval)
+        if due != name.endswith(COMPACT_SUFFIX):
+            wanted = f"{batch_id}{COMPACT_SUFFIX}" if due else str(batch_id)
+            yield finding(
+                "FILE_LOG_COMPACT_NAME",
+                f"{log.path}/{name}",
+                f"{wanted} is there, too"
+                if interval is None
+                else f"with a compaction interval of {interval}, Spark looks for {wanted}",
+            )
+    for name, message in contradictions(log.by_name):
+        yield finding("FILE_LOG_HOLE", f"{log.path}/{name}", message)
     start = compact[-1] if compact else 0
     missing = missing_runs(ids, start, ids[-1])
     if missing:
@@ -144,6 +148,56 @@ def file_log_rules(log: LogListing[tuple[object, ...]]) -> Iterator[Finding]:
         )
 
 
+def contradictions(files: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str, str]]:
+    """Find the files of a log that are torn or copies of others, by the entries of all its files.
+
+    Every file that a query reads or writes belongs to one batch, and a compact file lists those of
+    all batches up to its own. A source logs no batch without files, and its entries name their
+    batch. A sink may be told to forget old files, so those older than all others may be missing.
+    """
+    ids = {name: found for name in files if (found := batch_id_of_file_name(name)) is not None}
+    newest = max((n for name, n in ids.items() if name.endswith(COMPACT_SUFFIX)), default=-1)
+    compact = f"{newest}{COMPACT_SUFFIX}"
+    if any(isinstance(entry, FileEntry) for entries in files.values() for entry in entries[:1]):
+        lacking = missing_runs((each.batch_id for each in files.get(compact, ())), 0, newest)
+        if compact in files and lacking:
+            yield compact, f"it lacks the files of batch {listed(lacking)}: it is torn, or a copy"
+        return
+    listed_in = {entry.path: compact for entry in files.get(compact, ())}
+    oldest = min((entry.modification_time for entry in files.get(compact, ())), default=LONG_MAX)
+    for name in sorted(ids, key=ids.__getitem__):
+        paths = [each.path for each in files[name] if each.modification_time >= oldest]
+        if ids[name] <= newest and not listed_in.keys() >= set(paths):
+            yield compact, f"it lacks files that {name} lists: it is torn, or a copy"
+            break
+    else:
+        if (twin := _twin(ids, files)) is not None:
+            yield compact, f"it lists the same files as {twin}: it is a copy"
+    for name in sorted((name for name in ids if ids[name] > newest), key=ids.__getitem__):
+        paths = [entry.path for entry in files[name]]
+        if twins := [listed_in[path] for path in paths if path in listed_in]:
+            yield name, f"it lists files of {twins[0]}: it is a copy"
+        listed_in.update(dict.fromkeys(paths, name))
+
+
+def _twin(ids: Mapping[str, int], files: Mapping[str, Sequence[Any]]) -> str | None:
+    """The compact file before the newest one, if that must be a copy of it.
+
+    Batches that write nothing make two of the same content, too, but no names that do not fit.
+    """
+    compacts = sorted((n for n in ids if n.endswith(COMPACT_SUFFIX)), key=ids.__getitem__)
+    if len(compacts) < 2 or not files[compacts[-1]] or files[compacts[-1]] != files[compacts[-2]]:
+        return None
+    before = ids[compacts[-2]]
+    interval = ids[compacts[-1]] - before
+    misnamed = any(
+        is_compaction_batch(batch_id, interval) != name.endswith(COMPACT_SUFFIX)
+        for name, batch_id in ids.items()
+        if batch_id > before
+    )
+    return compacts[-2] if misnamed else None
+
+
 def source_rules(
     listing: CheckpointListing, sources: Mapping[str, SourceListing]
 ) -> Iterator[Finding]:
@@ -151,7 +205,13 @@ def source_rules(
     name, and they are not behind those of the batch before. Spark asks for all between the two."""
     for source in sources.values():
         if source.kind == FILE:
-            yield from file_log_rules(source.log)
+            for found in file_log_rules(source.log):
+                is_there = found.path.removeprefix(f"{source.log.path}/") in source.log.by_name
+                if found.code == "FILE_LOG_HOLE" and is_there:
+                    remedy = _torn_remedy(source.log, _reached(listing, source.name))
+                    yield replace(found, remedy=remedy)
+                else:
+                    yield found
             yield from _entry_rules(source.log)
     newest = listing.offsets.latest
     entry = None if newest is None else listing.offsets.entries.get(newest)
@@ -182,6 +242,28 @@ def source_rules(
                 f"offsets/{newest} names its entry {promised}, but the log "
                 + ("is empty" if latest is None else f"ends at {latest}"),
             )
+
+
+def _reached(listing: CheckpointListing, source: str) -> int:
+    """The last entry of a source's log that any offsets name; -1 if there is none."""
+    offsets = (entry.by_source.get(source) for entry in listing.offsets.entries.values())
+    return max((log_offset(offset) or 0 for offset in offsets if offset is not None), default=-1)
+
+
+def _torn_remedy(log: LogListing[tuple[FileEntry, ...]], reached: int) -> str:
+    """What to do about a compact file that lacks batches, where offsets name those to `reached`."""
+    newest = compact_ids(log)[-1]
+    listed_by = {name: {each.batch_id for each in log.by_name[name]} for name in log.by_name}
+    own = listed_by.pop(f"{newest}{COMPACT_SUFFIX}")
+    elsewhere = set[int]().union(*listed_by.values())
+    if newest > reached and newest not in own and not missing_runs(elsewhere, 0, reached):
+        return f"Use {REPAIR}: it removes the file, which no offsets name."
+    if not missing_runs(elsewhere | own, 0, newest):
+        return f"Use {REPAIR}: it writes the file again, from the other files of the log."
+    return (
+        f"{CANNOT}: which files the query has read is recorded nowhere else, so it would read them "
+        f"again. Restore `sources` from a backup, or {START_OVER}."
+    )
 
 
 def _entry_rules(log: LogListing[tuple[FileEntry, ...]]) -> Iterator[Finding]:

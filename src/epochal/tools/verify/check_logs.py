@@ -4,9 +4,10 @@ Note: a gap in the batch ids is not always an error. Spark writes every id, unle
 stateless and tracks its progress asynchronously. Then the same ids are missing from both logs, and
 only a query with asynchronous progress tracking can restart from them. A checkpoint does not record
 which kind of query it belongs to. So a gap counts as legal if asynchronous progress explains all of
-it: there is no state, and no id is missing from one log only. In one case a lost file is the more
-likely explanation: the log is dense except for a gap right before its newest, uncommitted batch.
-That case is a warning.
+it: there is no state, no id is missing from one log only, and the query is not known to write to a
+file sink, for which Spark refuses to track progress so. In one case a lost file is the more likely
+explanation: the log is dense except for a gap right before its newest, uncommitted batch. That case
+is a warning.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from epochal.checkpoint.layout import (
     METADATA,
     OFFSETS,
     OWN_KEY,
+    STAND_IN_KEY,
     STATE,
     operator_path,
     parse_partition,
@@ -42,13 +44,13 @@ EDITABLE_KEYS = (SHUFFLE_PARTITIONS, PROVIDER)
 """Settings that a repartition or a conversion of the state changes, in a batch of its own."""
 
 
-def log_rules(listing: CheckpointListing) -> Iterator[Finding]:
+def log_rules(listing: CheckpointListing, *, has_file_sink: bool = False) -> Iterator[Finding]:
     """Check everything that can be seen in the logs alone."""
     yield from _metadata(listing)
     yield from log_file_rules(listing.offsets)
     yield from log_file_rules(listing.commits)
     yield from _fresh_start(listing)
-    yield from _gaps(listing)
+    yield from _gaps(listing, has_file_sink)
     yield from _commits(listing)
     yield from _neighbours(listing)
     yield from _repartition(listing)
@@ -67,8 +69,8 @@ def log_file_rules(log: LogListing[Any]) -> Iterator[Finding]:
             f"{log.path}/{name}",
             f"Spark takes the name for batch {batch_id}, but looks for a file named {batch_id}",
         )
-    for batch_id, error in sorted(log.broken.items()):
-        yield broken_entry(log.path_of(batch_id), error)
+    for name, error in log.unreadable.items():
+        yield broken_entry(f"{log.path}/{name}" if log.path else name, error)
 
 
 def broken_entry(path: str, error: EpochalError) -> Finding:
@@ -109,7 +111,7 @@ def _fresh_start(listing: CheckpointListing) -> Iterator[Finding]:
             return
 
 
-def _gaps(listing: CheckpointListing) -> Iterator[Finding]:
+def _gaps(listing: CheckpointListing, has_file_sink: bool) -> Iterator[Finding]:
     offsets, commits = listing.offsets.ids, listing.commits.ids
     if not offsets:
         return
@@ -122,7 +124,7 @@ def _gaps(listing: CheckpointListing) -> Iterator[Finding]:
     is_dense = len(older) > 1 and older[-1] - older[0] == len(older) - 1
     text = f"batch {listed(missing)} is missing; the newest is {newest}"
     where = f"{OFFSETS}/{missing[-1].stop - 1}"
-    if not _asynchronous(listing):
+    if has_file_sink or not _asynchronous(listing):
         severity = Severity.ERROR if previous_lost else Severity.WARNING
         why = f"; a restart fails: batch {newest - 1} doesn't exist" if previous_lost else ""
         yield finding("OFFSETS_GAP", where, text + why, severity=severity)
@@ -281,6 +283,8 @@ def added_by_edit(offsets: Mapping[int, OffsetEntry], batch_id: int) -> bool:
     """Whether a batch was added by an edit, of Epochal or of Spark, and so wrote nothing."""
     entry, before = offsets.get(batch_id), offsets.get(batch_id - 1)
     if entry is None or before is None or not entry.has_metadata:
+        return False
+    if STAND_IN_KEY in {*entry.extra, *before.extra}:  # its timestamp is that of another batch
         return False
     if entry.timestamp_ms != before.timestamp_ms:
         return False

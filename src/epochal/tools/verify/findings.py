@@ -23,7 +23,8 @@ class Depth(StrEnum):
     `QUICK` reads the logs and the names of the state files. `NORMAL` also reads every state file
     and checks every row; of RocksDB's data files it checks the blocks, not the rows in them.
     `DEEP` also opens the databases of RocksDB and checks their keys, replays the deltas before
-    every snapshot, and checks Hadoop's checksums of files that contain checksums themselves.
+    every snapshot, not only of those that may be copies, and checks Hadoop's checksums of files
+    that contain checksums themselves.
     """
 
     QUICK = "quick"
@@ -151,7 +152,8 @@ RULES: dict[str, Rule] = {
     ),
     "OFFSETS_GAP_ASYNC": _info(
         "The same batches are missing from `offsets` and `commits`. Asynchronous progress "
-        "tracking leaves such gaps.",
+        "tracking leaves such gaps, but not with a file sink: with `--sink` this is an "
+        "`OFFSETS_GAP`.",
         f"{NOTHING}, as long as the query runs with asyncProgressTrackingEnabled: without it the "
         "newest batch and the one before it must both be in the log.",
     ),
@@ -226,14 +228,16 @@ RULES: dict[str, Rule] = {
         f"Restore `sources` from a backup, or use {_REWIND}.",
     ),
     "FILE_LOG_HOLE": _error(
-        "A file log lacks batches that its readers or its next compaction need. An edit that adds "
-        "a batch to the checkpoint alone leaves such a hole in the log of a file sink.",
+        "A file log lacks batches that its readers or its next compaction need: their files are "
+        "missing, or those that are there are torn, or copies of others. An edit that adds a batch "
+        "to the checkpoint alone leaves such a hole in the log of a file sink.",
         f"Use {REPAIR}: it writes the batch again, if it was added by an edit or if the other "
-        f"entries still list its files. Otherwise use {_REWIND}.",
+        f"entries still list its files, and removes copies that no batch needs. Otherwise use "
+        f"{_REWIND}.",
     ),
     "FILE_LOG_COMPACT_NAME": _error(
         "A batch of a file log is named `N` although the compaction interval requires "
-        "`N.compact`, or the reverse: Spark does not find it.",
+        "`N.compact`, or the reverse: Spark does not find it. Or both are there.",
         f"Use {REPAIR}: it renames or rewrites the file.",
     ),
     "FILE_LOG_BATCH_MISMATCH": _error(

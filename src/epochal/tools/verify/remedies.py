@@ -41,7 +41,15 @@ from epochal.tools.inspect.pinned_settings import unusable_settings, usable_sett
 from epochal.tools.inspect.state_listing import OperatorListing, StoreListing
 from epochal.tools.verify.check_files import compact_ids, log_offset, own_batches
 from epochal.tools.verify.check_logs import added_by_edit, tracks_asynchronously
-from epochal.tools.verify.findings import CANNOT, NOTHING, REPAIR, START_OVER, Finding, Severity
+from epochal.tools.verify.findings import (
+    CANNOT,
+    NOTHING,
+    REPAIR,
+    RULES,
+    START_OVER,
+    Finding,
+    Severity,
+)
 
 LOST = frozenset({"STATE_OPERATOR_MISSING", "STATE_PARTITION_MISSING", "STATE_STORE_MISSING"})
 """Findings that affect every version of the state, so that no batch is whole."""
@@ -224,13 +232,17 @@ class _Advisor:
                 return f"Use {REPAIR}: it removes the batch, and Spark plans it again."
             case "SOURCE_LOG_BEHIND":
                 return self._source_behind(found)
+            case "FILE_LOG_HOLE" if found.remedy != RULES[found.code].remedy:
+                return None  # of a file that is there
             case "FILE_LOG_HOLE" if found.path.startswith(f"{SOURCES}/"):
                 return (
                     f"{CANNOT}: the files of the batch are recorded nowhere else. "
                     f"Restore `sources` from a backup, or {START_OVER}."
                 )
             case "FILE_LOG_HOLE":
-                return self._sink_hole()
+                return self._sink_hole(found)
+            case "FILE_LOG_COMPACT_NAME" if found.path.startswith(f"{SINK_LOG}/"):
+                return self._sink_name()
             case "COMMIT_WITHOUT_OFFSETS":
                 batch_id, newest = _batch_of(found), max(self._listing.offsets.ids, default=-1)
                 if batch_id is not None and batch_id > newest:
@@ -360,10 +372,30 @@ class _Advisor:
             f"backup."
         )
 
-    def _sink_hole(self) -> str:
+    def _sink_name(self) -> str | None:
+        """Files are renamed only if nothing else is wrong with the log: it may be their names."""
+        first = self._first_damage
+        target = None if first is None else self._newest_whole(first - 1)
+        return None if first is None else self._back_to(target, files="`_spark_metadata`")
+
+    @cached_property
+    def _first_damage(self) -> int | None:
+        """The first batch of the sink's log that is unreadable, torn or a copy, and is needed."""
+        if self._sink_log is None:
+            return None
+        codes = ("FILE_LOG_HOLE", "LOG_ENTRY_UNREADABLE")
+        of_sink = (each for each in self._findings if each.path.startswith(f"{SINK_LOG}/"))
+        first, there = max(compact_ids(self._sink_log), default=0), set(self._sink_log.ids)
+        damaged = (_batch_of(each) for each in of_sink if each.code in codes)
+        needed = (n for n in damaged if n is not None and n in there and n >= first)
+        return min(needed, default=None)
+
+    def _sink_hole(self, found: Finding) -> str:
         """A batch that an edit added wrote nothing, so its entry is known; others write again."""
         assert self._sink_log is not None
         ids = set(self._sink_log.ids)
+        if (batch_id := _batch_of(found)) in ids:
+            return self._back_to(self._newest_whole(batch_id - 1), files="the file")
         first = max(compact_ids(self._sink_log), default=0)
         committed = max(self._listing.commits.ids, default=-1)
         # Names of files may claim any number, but edits add only batches that have offsets.
@@ -460,7 +492,12 @@ class _Advisor:
         # Spark derives the interval from the names that a rewind to the batch leaves.
         left = [each for each in compact_ids(log) if each <= batch_id]
         interval = derive_compact_interval(DEFAULT_COMPACT_INTERVAL, left)
-        whole = log.entries.keys() - log.broken.keys()
+        damaged = {
+            _batch_of(each)
+            for each in self._findings
+            if each.code == "FILE_LOG_HOLE" and each.path.startswith(f"{SINK_LOG}/")
+        }
+        whole = log.entries.keys() - log.broken.keys() - damaged
         return all(each in whole for each in live_batches(batch_id, interval))
 
     def _loads(self, store: StoreListing, batch_id: int) -> bool:

@@ -122,7 +122,7 @@ def verify(
     elif view.unpublished is not None:
         message = f"Spark's files do not have the state after batch {view.unpublished}"
         found.append(finding("STATE_UNPUBLISHED", STATE, message))
-    found += _checkpoint_rules(listing)
+    found += _checkpoint_rules(listing, has_file_sink=sink is not None)
     operators = operators_of(directories)
     if listing.is_stateful and view.broken is None:
         from epochal.tools.verify.check_operators import state_rules
@@ -183,13 +183,13 @@ def state_facts(listing: CheckpointListing) -> StateFacts:
     )
 
 
-def _checkpoint_rules(listing: CheckpointListing) -> Iterator[Finding]:
+def _checkpoint_rules(listing: CheckpointListing, *, has_file_sink: bool) -> Iterator[Finding]:
     from epochal.tools.verify.check_files import crc_rules, source_rules
 
     yield from _directory_rules(listing.directories)
     for part in listing.misplaced:
         yield finding("NOT_A_DIRECTORY", part, "it is a file")
-    yield from log_rules(listing)
+    yield from log_rules(listing, has_file_sink=has_file_sink)
     raw = {METADATA: listing.metadata_raw} if listing.metadata_raw else {}
     yield from crc_rules(listing.files, "", listing.directories[""], raw)
     for log in (listing.offsets, listing.commits):

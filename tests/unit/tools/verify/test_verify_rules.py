@@ -11,6 +11,7 @@ from tests.golden.obeying import commands_in
 
 from epochal.checkpoint import Checkpoint
 from epochal.checkpoint.entries import CommitEntry, OffsetEntry, QueryMetadata
+from epochal.checkpoint.file_log import FileEntry, SinkFileStatus
 from epochal.checkpoint.metadata_log import listed, missing_runs, runs_of
 from epochal.files.local import LocalFiles
 from epochal.state.files.rocksdb_changelog import Changelog, LineageItem
@@ -18,7 +19,12 @@ from epochal.state.store.rocksdb_directory import file_name
 from epochal.testing.files import MemoryFiles
 from epochal.tools.inspect.listing import CheckpointListing, Directories, Directory, LogListing
 from epochal.tools.inspect.state_listing import OperatorListing, StoreListing, operators_of
-from epochal.tools.verify.check_files import crc_agrees, file_log_rules, orphan_rules
+from epochal.tools.verify.check_files import (
+    contradictions,
+    crc_agrees,
+    file_log_rules,
+    orphan_rules,
+)
 from epochal.tools.verify.check_logs import log_rules
 from epochal.tools.verify.check_rocksdb import lineage_rules
 from epochal.tools.verify.check_state import StateFacts, operator_rules
@@ -246,6 +252,48 @@ def test_judges_the_names_of_a_file_log(
 ) -> None:
     findings = list(file_log_rules(file_log(*names)))
     assert [(each.code, each.path) for each in findings] == expected
+
+
+def sink_entry(path: str, time: int = 0) -> SinkFileStatus:
+    return SinkFileStatus(path, 1, False, time, 1, 1, "add")
+
+
+def source_entry(path: str, batch_id: int) -> FileEntry:
+    return FileEntry(path, 0, batch_id)
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"0": "a", "1": "", "2.compact": "ab", "3": "c"}, []),
+        ({"0": "a", "1": "b", "2.compact": "a"}, ["2.compact"]),  # torn
+        ({"1": "b", "2.compact": "ba", "3": "b"}, ["3"]),
+        ({"0": "a", "1": "b", "2": "b"}, ["2"]),
+        ({"1.compact": "ab", "3.compact": "ab"}, []),  # batches that wrote nothing
+        ({"2.compact": "ab", "3.compact": "ab", "4": "c"}, ["3.compact"]),
+        ({"2.compact": "ab", "3": "c", "3.compact": "ab"}, ["3.compact"]),
+        ({"2.compact": "ab", "3": "c", "3.compact": "abc"}, []),
+    ],
+)
+def test_a_file_belongs_to_one_batch_of_a_sink(files: dict[str, str], expected: list[str]) -> None:
+    log = {name: tuple(map(sink_entry, paths)) for name, paths in files.items()}
+    assert [name for name, _ in contradictions(log)] == expected
+
+
+def test_a_compaction_of_a_sink_may_forget_old_files_but_no_new_ones() -> None:
+    old, young = sink_entry("old", 1), sink_entry("young", 9)
+    assert list(contradictions({"0": (old,), "1.compact": (young,)})) == []
+    assert list(contradictions({"0": (young,), "1.compact": (old,)})) != []
+
+
+def test_a_compact_file_of_a_source_has_files_of_every_batch() -> None:
+    whole = tuple(source_entry(f"f{n}", n) for n in range(4))
+    assert list(contradictions({"1": whole[1:2], "3.compact": whole, "4": ()})) == []
+    [(name, message)] = contradictions({"5.compact": whole})
+    assert (name, message) == (
+        "5.compact",
+        "it lacks the files of batch 4..5: it is torn, or a copy",
+    )
 
 
 def test_runs_never_count_up_to_an_id() -> None:
