@@ -12,7 +12,7 @@ from tests.golden.planted import Fault
 from epochal.checkpoint.layout import SINK_LOG
 from epochal.cli.main import main
 from epochal.files.local import LocalFiles
-from epochal.tools.verify import remedies
+from epochal.tools.verify import remedy_commands
 from epochal.tools.verify.findings import Depth, Finding
 from epochal.tools.verify.verify import verify
 
@@ -39,7 +39,7 @@ def commands_in(remedy: str) -> list[list[str]]:
 def obey(command: list[str], place: Unpacked) -> int:
     """Run a command of a remedy as `verify` prints it, which knows the output or that none is."""
     output = str(place.output) if (place.output / SINK_LOG).is_dir() else None
-    printed = remedies.with_places(
+    printed = remedy_commands.with_places(
         f"`epochal {' '.join(command)}`", str(place.checkpoint), output, no_file_sink=output is None
     )
     return main([*shlex.split(printed.strip("`"))[1:], *AT_ONCE])

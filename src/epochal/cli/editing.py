@@ -340,7 +340,7 @@ def run_repair(
     from epochal.tools.edit.survey import survey
     from epochal.tools.edit.whole_repair import Wanted, is_problem, plan_whole_repair
     from epochal.tools.verify.findings import depth_to_find
-    from epochal.tools.verify.remedies import with_places
+    from epochal.tools.verify.remedy_commands import with_places
     from epochal.tools.verify.verify import verify
 
     files, named = open_place(edit.directory), edit.open()

@@ -22,7 +22,7 @@ from epochal.files import Files
 from epochal.tools.inspect.show import inspect
 from epochal.tools.inspect.view_models import CheckpointView
 from epochal.tools.verify.findings import Depth, Finding, by_weight, is_healthy
-from epochal.tools.verify.remedies import commands_to_run
+from epochal.tools.verify.remedy_commands import commands_to_run
 from epochal.tools.verify.verify import Report, verify
 
 logger = logging.getLogger(__name__)

@@ -251,7 +251,9 @@ def print_report(report: Report, checkpoint: str, output: str | None = None) -> 
     """Print what `verify` has found at a checkpoint, and at the output of its sink."""
     colours = {"error": RED, "warning": YELLOW}
     for finding in report.findings:
-        from epochal.tools.verify.remedies import with_places  # a healthy checkpoint needs none
+        from epochal.tools.verify.remedy_commands import (
+            with_places,  # a healthy checkpoint needs none
+        )
 
         colour = colours.get(str(finding.severity), "")
         severity = paint(f"{finding.severity}: {finding.code}", colour)

@@ -29,7 +29,7 @@ from epochal.tools.verify.check_logs import log_rules
 from epochal.tools.verify.check_rocksdb import lineage_rules
 from epochal.tools.verify.check_state import StateFacts, operator_rules
 from epochal.tools.verify.findings import Finding, Severity, by_weight, finding, is_healthy
-from epochal.tools.verify.remedies import commands_to_run, with_places
+from epochal.tools.verify.remedy_commands import commands_to_run, with_places
 from epochal.tools.verify.verify import escaped, state_facts, unescaped, verify
 
 PARTITIONS = "spark.sql.shuffle.partitions"
